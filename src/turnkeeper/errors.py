@@ -1,0 +1,145 @@
+"""The errors callers can meet: one base, few sharp classes, never any message content.
+
+An error names the memory, the limit and the way out. Whoever catches `TurnkeeperError` has caught them all.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ConflictError",
+    "ContentionError",
+    "IdempotencyMismatchError",
+    "InvalidArgumentError",
+    "InvalidMemoryIdError",
+    "InvalidMessageError",
+    "InvalidStoreURLError",
+    "MemoryCorruptError",
+    "MissingExtraError",
+    "OutcomeUnknownError",
+    "OverloadedError",
+    "RuntimeClosedError",
+    "RuntimeUsageError",
+    "StoreError",
+    "StoreFormatError",
+    "StoreInUseError",
+    "StoreUnavailableError",
+    "TurnkeeperError",
+]
+
+
+class TurnkeeperError(Exception):
+    """The base of every error this library raises on purpose."""
+
+
+class InvalidArgumentError(TurnkeeperError, ValueError):
+    """An argument is out of its range; nothing was changed."""
+
+
+class InvalidMemoryIdError(InvalidArgumentError):
+    """A memory id or namespace is not 1-512 bytes of UTF-8 without control characters (a namespace may be empty)."""
+
+
+class InvalidStoreURLError(InvalidArgumentError):
+    """A store URL has an unknown scheme or option, or lacks a path."""
+
+
+class InvalidMessageError(InvalidArgumentError):
+    """What was given is no message, or holds a value that JSON can't carry; the memory is unchanged.
+
+    Attributes:
+        index: position of the message among those given, from 0.
+        field: the offending field as a path such as `tool_calls[0].id`, or None when it is the message itself.
+        reason: what is wrong with it, without its content.
+    """
+
+    def __init__(self, index: int, field: str | None, reason: str) -> None:
+        """Describe the message at `index`."""
+        super().__init__(index, field, reason)
+        self.index = index
+        self.field = field
+        self.reason = reason
+
+    def __str__(self) -> str:
+        """Name index and field, never the content."""
+        where = f"message {self.index}" if self.field is None else f"message {self.index}, field {self.field!r}"
+        return f"{where}: {self.reason}"
+
+
+class ConflictError(TurnkeeperError):
+    """The memory is not at the version the request was made for; nothing was changed. Read again and decide anew."""
+
+
+class ContentionError(TurnkeeperError):
+    """Other writers won every attempt; nothing was changed. Try again later, or route a memory to one process."""
+
+
+class IdempotencyMismatchError(TurnkeeperError):
+    """The idempotency key was used before for other content; nothing was changed. Use a new key for a new request."""
+
+
+class OverloadedError(TurnkeeperError):
+    """The runtime holds as many pending requests, or bytes of them, as it may; nothing was changed. Retry later."""
+
+
+class OutcomeUnknownError(TurnkeeperError):
+    """The store was out of reach when a commit had to be settled: the change is there whole, or not at all.
+
+    Read the memory, or repeat the request with the same `idempotency_key`.
+    """
+
+
+class RuntimeClosedError(TurnkeeperError):
+    """The runtime is closing or closed; a request refused with this error changed nothing."""
+
+
+class RuntimeUsageError(TurnkeeperError, RuntimeError):
+    """The runtime was used where it can't work: another loop's thread, a forked child, outside `async with`."""
+
+
+class MissingExtraError(TurnkeeperError, ImportError):
+    """An optional dependency is missing; the message holds the install line."""
+
+
+class StoreError(TurnkeeperError):
+    """The store refused or failed; the request changed nothing unless a subclass says otherwise."""
+
+
+class StoreInUseError(StoreError):
+    """Another runtime owns the store; the message names the way out."""
+
+
+class StoreFormatError(StoreError):
+    """The store holds something this version can't read: a foreign file, or a newer schema."""
+
+
+class StoreUnavailableError(StoreError):
+    """The store can't be reached, is locked, full, read-only or too slow; the request changed nothing."""
+
+
+class MemoryCorruptError(StoreError):
+    """One memory's stored log can't be decoded; every other memory is unaffected.
+
+    Export it raw (`turnkeeper inspect URL ID --raw`), quarantine it (`turnkeeper doctor URL --quarantine`), or delete
+    it.
+
+    Attributes:
+        memory_id: the id of the memory.
+        namespace: its namespace.
+        version: number of the entry that can't be read, 0 when it is the head itself.
+        reason: what is wrong with it, without its content.
+    """
+
+    def __init__(self, memory_id: str, namespace: str, version: int, reason: str) -> None:
+        """Describe the entry at `version`."""
+        super().__init__(memory_id, namespace, version, reason)
+        self.memory_id = memory_id
+        self.namespace = namespace
+        self.version = version
+        self.reason = reason
+
+    def __str__(self) -> str:
+        """Name the memory, the entry and the way out."""
+        return (
+            f"memory {self.memory_id!r} (namespace {self.namespace!r}) can't be read at entry {self.version}: "
+            f"{self.reason}; delete it, or see 'turnkeeper doctor --quarantine'"
+        )

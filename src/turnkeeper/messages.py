@@ -1,0 +1,359 @@
+"""Messages: our types and plain dicts in OpenAI chat form, kept byte for byte as JSON.
+
+A message is immutable and holds nothing but its encoded form, so nothing it hands out can change what is stored: each
+access decodes afresh. Unknown fields and content parts, null content, odd Unicode: what goes in comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final, Literal, NoReturn, cast
+
+import msgspec
+
+from turnkeeper.errors import InvalidMessageError
+from turnkeeper.wire import Json, UnfaithfulError, decode, encode, encode_faithfully
+
+__all__ = [
+    "AssistantMessage",
+    "Message",
+    "MessageLike",
+    "SystemMessage",
+    "ToolCall",
+    "ToolMessage",
+    "UserMessage",
+    "encode_messages",
+    "place_message",
+    "restore_message",
+]
+
+_INDEX_BITS: Final = 24
+"""A place packs version and index into one integer: a batch has fewer than 16 million messages."""
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """One call of an assistant message.
+
+    Args:
+        id: the id that the answering tool message names.
+        name: the tool's name.
+        arguments: its arguments as JSON text (free text for a custom tool).
+        type: "function" or "custom".
+    """
+
+    id: str
+    name: str
+    arguments: str = "{}"
+    type: str = "function"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the call in OpenAI chat form."""
+        content = "input" if self.type == "custom" else "arguments"
+        return {"id": self.id, "type": self.type, self.type: {"name": self.name, content: self.arguments}}
+
+
+class Message:
+    """An immutable message in OpenAI chat form.
+
+    Two messages are equal when their fields are, whatever the order of the keys. Reading a field decodes it afresh:
+    keep the value where you need it often.
+
+    Attributes:
+        role: "system", "developer", "user", "assistant", "tool" or "function".
+        raw: the encoded message, JSON in UTF-8.
+    """
+
+    __slots__ = ("_place", "raw", "role")
+
+    role: str
+    raw: bytes
+    _place: int
+
+    roles: ClassVar[tuple[str, ...]] = ()
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        """Refuse: messages are immutable."""
+        raise AttributeError(f"messages are immutable; can't set {name!r}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        """Refuse: messages are immutable."""
+        raise AttributeError(f"messages are immutable; can't delete {name!r}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a fresh dict in OpenAI chat form with every field that was given."""
+        return cast("dict[str, Any]", decode(self.raw))
+
+    @property
+    def content(self) -> Json:
+        """The content as it was given: text, a list of parts, or None."""
+        return cast("Json", self.to_dict().get("content"))
+
+    @property
+    def text(self) -> str:
+        """The content's text: itself, or the text parts joined; empty when there is none."""
+        content = self.content
+        if isinstance(content, str):
+            return content
+        if not isinstance(content, list):
+            return ""
+        texts = (part.get("text") for part in content if isinstance(part, dict))
+        return "".join(text for text in texts if isinstance(text, str))
+
+    @property
+    def name(self) -> str | None:
+        """The name field, where it is a string."""
+        name = self.to_dict().get("name")
+        return name if isinstance(name, str) else None
+
+    @property
+    def id(self) -> str | None:
+        """The message's own id field, else `"<version>.<index>"` once it is stored, else None."""
+        own = self.to_dict().get("id")
+        if isinstance(own, str):
+            return own
+        return None if self._place < 0 else f"{self._place >> _INDEX_BITS}.{self._place & (1 << _INDEX_BITS) - 1}"
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The calls of an assistant message, in order; empty for other messages."""
+        calls = self.to_dict().get("tool_calls")
+        return tuple(_tool_call(call) for call in calls) if isinstance(calls, list) else ()
+
+    @property
+    def tool_call_id(self) -> str | None:
+        """The id of the call that a tool message answers."""
+        answered = self.to_dict().get("tool_call_id")
+        return answered if isinstance(answered, str) else None
+
+    def __eq__(self, other: object) -> bool:
+        """Compare the fields, not the order of the keys."""
+        if not isinstance(other, Message):
+            return NotImplemented
+        return self.raw == other.raw or bool(self.to_dict() == other.to_dict())
+
+    def __hash__(self) -> int:
+        """Agree with `==`."""
+        return hash(msgspec.json.encode(_hashable(self.to_dict()), order="deterministic"))
+
+    def __repr__(self) -> str:
+        """Show role and size, never the content."""
+        return f"<{type(self).__name__} role={self.role!r} bytes={len(self.raw)}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by the encoded form."""
+        return restore_message, (self.raw, self._place)
+
+
+class SystemMessage(Message):
+    """An instruction; `role="developer"` round-trips as such.
+
+    Args:
+        content: text or a list of content parts.
+        role: "system" or "developer".
+        fields: any further field, such as `name=` or `id=`.
+
+    Raises:
+        InvalidMessageError: a field holds what JSON can't carry.
+    """
+
+    __slots__ = ()
+    roles = ("system", "developer")
+
+    def __init__(
+        self, content: object = None, *, role: Literal["system", "developer"] = "system", **fields: object
+    ) -> None:
+        """Encode the message."""
+        _init(self, {"role": role, "content": content, **fields})
+
+
+class UserMessage(Message):
+    """What the user said.
+
+    Args:
+        content: text or a list of content parts (text, image, audio, file, anything).
+        fields: any further field, such as `name=` or `id=`.
+
+    Raises:
+        InvalidMessageError: a field holds what JSON can't carry.
+    """
+
+    __slots__ = ()
+    roles = ("user",)
+
+    def __init__(self, content: object = None, **fields: object) -> None:
+        """Encode the message."""
+        _init(self, {"role": "user", "content": content, **fields})
+
+
+class AssistantMessage(Message):
+    """What the model said, with the tools it calls.
+
+    Args:
+        content: text, a list of content parts, or None.
+        tool_calls: `ToolCall`s or dicts in OpenAI chat form, in order.
+        fields: any further field, such as `refusal=` or `id=`.
+
+    Raises:
+        InvalidMessageError: a field holds what JSON can't carry, or a call has no id.
+    """
+
+    __slots__ = ()
+    roles = ("assistant",)
+
+    def __init__(
+        self,
+        content: object = None,
+        *,
+        tool_calls: Sequence[ToolCall | Mapping[str, object]] = (),
+        **fields: object,
+    ) -> None:
+        """Encode the message."""
+        message: dict[str, object] = {"role": "assistant", "content": content, **fields}
+        if tool_calls:
+            message["tool_calls"] = [call.to_dict() if isinstance(call, ToolCall) else call for call in tool_calls]
+        _init(self, message)
+
+
+class ToolMessage(Message):
+    """The result of one call.
+
+    Args:
+        content: text or a list of content parts.
+        tool_call_id: the id of the call that it answers.
+        fields: any further field, such as `name=`.
+
+    Raises:
+        InvalidMessageError: no `tool_call_id`, or a field holds what JSON can't carry.
+    """
+
+    __slots__ = ()
+    roles = ("tool", "function")
+
+    def __init__(self, content: object, *, tool_call_id: str, **fields: object) -> None:
+        """Encode the message."""
+        _init(self, {"role": "tool", "tool_call_id": tool_call_id, "content": content, **fields})
+
+
+MessageLike = Message | Mapping[str, Any]
+"""What the handles take: one of our messages, or a mapping in OpenAI chat form."""
+
+_CLASS_OF_ROLE: Final[dict[str, type[Message]]] = {
+    role: message_class
+    for message_class in (SystemMessage, UserMessage, AssistantMessage, ToolMessage)
+    for role in message_class.roles
+}
+_new = object.__new__
+# The slots' own setters: __setattr__ refuses everybody else.
+_set_role = Message.__dict__["role"].__set__
+_set_raw = Message.__dict__["raw"].__set__
+_set_place = Message.__dict__["_place"].__set__
+
+
+def encode_messages(messages: Iterable[object]) -> tuple[Message, ...]:
+    """Validate and encode; the result shares nothing with what was given.
+
+    Raises:
+        InvalidMessageError: the first that is no message, by its index among those given.
+    """
+    return tuple([_encode_message(index, message) for index, message in enumerate(messages)])
+
+
+def restore_message(raw: bytes, place: int = -1) -> Message:
+    """Rebuild a message from its encoded form.
+
+    Raises:
+        ValueError: this is not an encoded message.
+    """
+    fields = decode(raw)
+    role = fields.get("role") if isinstance(fields, dict) else None
+    if not isinstance(role, str) or role not in _CLASS_OF_ROLE:
+        raise ValueError("not an encoded message")
+    return _build(role, raw, place)
+
+
+def place_message(message: Message, version: int, index: int) -> None:
+    """Note where in the log a message stands: only for messages that nobody outside the runtime has seen yet."""
+    _set_place(message, version << _INDEX_BITS | index)
+
+
+def _encode_message(index: int, message: object) -> Message:
+    if isinstance(message, Message):
+        return _build(message.role, message.raw, -1)
+    if not isinstance(message, Mapping):
+        raise InvalidMessageError(index, None, f"is a {type(message).__name__}, not a message or a mapping")
+    try:
+        raw, fields = encode_faithfully(message if isinstance(message, dict) else dict(message))
+    except UnfaithfulError as error:
+        raise InvalidMessageError(index, error.path or None, error.reason) from None
+    return _build(_check(index, fields), raw, -1)
+
+
+def _init(self: Message, fields: dict[str, object]) -> None:
+    encoded = _encode_message(0, fields)
+    _set_role(self, encoded.role)
+    _set_raw(self, encoded.raw)
+    _set_place(self, -1)
+
+
+def _build(role: str, raw: bytes, place: int) -> Message:
+    message = _new(_CLASS_OF_ROLE[role])
+    _set_role(message, role)
+    _set_raw(message, raw)
+    _set_place(message, place)
+    return message
+
+
+def _check(index: int, fields: dict[str, Any]) -> str:
+    """Judge decoded fields; return the role (one shared string for each)."""
+    role = fields.get("role")
+    if role is None:
+        raise InvalidMessageError(index, "role", "is missing")
+    message_class = _CLASS_OF_ROLE.get(role) if isinstance(role, str) else None
+    if message_class is None:
+        raise InvalidMessageError(index, "role", f"is none of {', '.join(_CLASS_OF_ROLE)}")
+    if message_class is ToolMessage:
+        field = "tool_call_id" if role == "tool" else "name"
+        if not isinstance(fields.get(field), str):
+            raise InvalidMessageError(index, field, "is missing: a result has to say which call it answers")
+    elif message_class is AssistantMessage and (calls := fields.get("tool_calls")) is not None:
+        _check_calls(index, calls)
+    return message_class.roles[message_class.roles.index(role)]
+
+
+def _check_calls(index: int, calls: object) -> None:
+    if not isinstance(calls, list):
+        raise InvalidMessageError(index, "tool_calls", "is not a list")
+    for position, call in enumerate(calls):
+        if not isinstance(call, dict):
+            raise InvalidMessageError(index, f"tool_calls[{position}]", "is not a mapping")
+        if not isinstance(call.get("id"), str):
+            raise InvalidMessageError(index, f"tool_calls[{position}].id", "is missing")
+
+
+def _tool_call(call: Mapping[str, Any]) -> ToolCall:
+    kind = call.get("type")
+    kind = kind if isinstance(kind, str) else "function"
+    body = call.get(kind)
+    body = body if isinstance(body, dict) else {}
+    name, arguments = body.get("name"), body.get("input" if kind == "custom" else "arguments")
+    return ToolCall(
+        id=str(call.get("id", "")),
+        name=name if isinstance(name, str) else "",
+        arguments=arguments if isinstance(arguments, str) else "" if arguments is None else encode(arguments).decode(),
+        type=kind,
+    )
+
+
+def _hashable(value: Any) -> Any:
+    """Make equal numbers of different types hash alike, as `==` has it: 1, 1.0 and True."""
+    if isinstance(value, dict):
+        return {_escaped(key): _hashable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_hashable(item) for item in value]
+    if isinstance(value, (bool, int, float)):
+        return hash(value)
+    return _escaped(value) if isinstance(value, str) else value
+
+
+def _escaped(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,97 @@
+"""JSON as it is stored: faithful in both directions, or refused.
+
+msgspec is fast but lenient where this library must not be: it writes NaN as null, a date as text and an integer key as
+a string, and it refuses lone surrogates. So whatever is encoded is decoded again and compared with what was given; a
+difference is named by its path. Texts with lone surrogates go through the standard library, which escapes them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+
+__all__ = ["Json", "UnfaithfulError", "decode", "encode", "encode_faithfully"]
+
+Json: TypeAlias = bool | int | float | str | list[Any] | dict[str, Any] | None
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+class UnfaithfulError(Exception):
+    """A value that JSON can't carry unchanged, at `path` (such as `content[0].*`; empty for the whole)."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+
+def encode(value: Any) -> bytes:
+    """Encode to compact JSON; lone surrogates are escaped. Raises what the encoders raise."""
+    try:
+        return _encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+
+
+def decode(data: bytes | memoryview) -> Any:
+    """Decode JSON, lone surrogate escapes included. Raises ValueError when it is none."""
+    try:
+        return _decode(data)
+    except msgspec.DecodeError:
+        return json.loads(str(data, "utf-8"), parse_constant=_refuse_constant)
+
+
+def encode_faithfully(value: Any) -> tuple[bytes, Any]:
+    """Encode, and return the bytes together with what they decode to: a deep copy that shares nothing mutable.
+
+    Raises:
+        UnfaithfulError: the value would come back changed, is cyclic, too deep, or no JSON at all.
+    """
+    try:
+        data = encode(value)
+        copy = decode(data)
+    except RecursionError:
+        raise UnfaithfulError("", "is nested too deeply, or holds itself") from None
+    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError):
+        path, reason = _difference(value, None, "") or ("", "can't be written as JSON")
+        raise UnfaithfulError(path, reason) from None
+    if copy != value and (found := _difference(value, copy, "")) is not None:
+        raise UnfaithfulError(*found)
+    return data, copy
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _difference(value: Any, copy: Any, path: str) -> tuple[str, str] | None:
+    """Find the first place at which `value` is not what JSON made of it; tuples count as lists.
+
+    `copy` is None where there is nothing to compare with: then only types are judged.
+    """
+    if value is None or isinstance(value, (bool, int, str)):
+        return None if copy is None or value == copy else (path, "can't be written as JSON unchanged")
+    if isinstance(value, float):
+        finite = value - value == 0
+        return None if finite else (path, "is not a finite number")
+    if isinstance(value, (list, tuple)):
+        copies = copy if isinstance(copy, list) and len(copy) == len(value) else [None] * len(value)
+        for index, (item, its_copy) in enumerate(zip(value, copies, strict=True)):
+            if (found := _difference(item, its_copy, f"{path}[{index}]")) is not None:
+                return found
+        return None
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                return path, f"has a key that is no string (a {type(key).__name__})"
+            its_copy = copy.get(key) if isinstance(copy, dict) else None
+            # Below the top, keys are the user's data and stay out of errors.
+            if (found := _difference(item, its_copy, f"{path}.*" if path else key)) is not None:
+                return found
+        return None if isinstance(value, dict) else (path, f"is a {type(value).__name__}, which JSON can't carry")
+    return path, f"is a {type(value).__name__}, which JSON can't carry"
