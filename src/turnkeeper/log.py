@@ -1,0 +1,185 @@
+"""The records that travel between handle, actor, committer and store: versions, entries, slices, outcomes."""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import msgspec
+
+from turnkeeper.errors import InvalidArgumentError, StoreError
+from turnkeeper.messages import Message
+from turnkeeper.names import MemoryName
+
+__all__ = [
+    "ADD",
+    "CLEAR",
+    "SET",
+    "Committed",
+    "Conflict",
+    "Duplicate",
+    "Entry",
+    "Head",
+    "Key",
+    "NotCommitted",
+    "Outcome",
+    "Receipt",
+    "Rejected",
+    "Slice",
+    "StoredEntry",
+    "StoredReceipt",
+    "Unknown",
+    "Version",
+    "encode_payload",
+]
+
+ADD: Final = "add"
+SET: Final = "set"
+CLEAR: Final = "clear"
+
+
+class Version(msgspec.Struct, frozen=True, order=True, gc=False):
+    """The state of one memory after its n-th entry: opaque, ordered, serialisable as text.
+
+    Versions of two memories, or of a memory before and after a delete, never agree: `mid` is never used twice.
+    """
+
+    mid: int
+    n: int
+
+    def __str__(self) -> str:
+        """Return the text form that `parse` reads."""
+        return f"{self.mid}.{self.n}"
+
+    @classmethod
+    def parse(cls, text: str) -> Version:
+        """Read `str(version)` back.
+
+        Raises:
+            InvalidArgumentError: the text is no version.
+        """
+        mid, dot, n = text.partition(".")
+        if not (dot and mid.isascii() and mid.isdigit() and n.isascii() and n.isdigit()):
+            raise InvalidArgumentError("this text is no version")
+        return cls(int(mid), int(n))
+
+
+class Receipt(msgspec.Struct, frozen=True, gc=False):
+    """What a committed request gets.
+
+    Attributes:
+        version: the memory's version with this change in it.
+        count: how many messages the request wrote.
+    """
+
+    version: Version
+    count: int
+
+
+class Key(msgspec.Struct, frozen=True, gc=False):
+    """An idempotency key and the SHA-256 of what it was used for."""
+
+    key: str
+    digest: bytes
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """One entry on its way into the log."""
+
+    op: str
+    entry_id: bytes
+    messages: tuple[Message, ...]
+    key: Key | None = None
+
+
+class Slice(msgspec.Struct, frozen=True, gc=False):
+    """Entries of one memory that are committed together by one compare-and-set, all or nothing.
+
+    Attributes:
+        name: the memory.
+        mid: its row; 0 creates it.
+        expected: the version number it must be at.
+        entries: what takes it to `expected + len(entries)`.
+        base: version number of the entry that starts the state afterwards.
+        system: version number of the entry with the state's system message afterwards, 0 when it has none.
+        delete: remove the memory instead; then there are no entries.
+        not_before: microseconds since the epoch that the entries' time must not precede.
+    """
+
+    name: MemoryName
+    mid: int
+    expected: int
+    entries: tuple[Entry, ...]
+    base: int = 0
+    system: int = 0
+    delete: bool = False
+    not_before: int = 0
+
+
+class Head(msgspec.Struct, frozen=True, gc=False):
+    """A memory's row: where its log stands. Times are microseconds since the epoch by the store's clock."""
+
+    mid: int
+    version: int
+    base: int
+    system: int
+    created_at: int
+    updated_at: int
+
+
+class StoredEntry(msgspec.Struct, frozen=True, gc=False):
+    """An entry as it lies in the store; `at` is microseconds since the epoch."""
+
+    version: int
+    op: str
+    entry_id: bytes
+    payload: bytes
+    at: int
+
+
+class StoredReceipt(msgspec.Struct, frozen=True, gc=False):
+    """The receipt that an idempotency key left, and the digest of the content it stood for."""
+
+    receipt: Receipt
+    digest: bytes
+
+
+class Committed(msgspec.Struct, frozen=True, gc=False):
+    """The slice is durable; `mid` names the row, which a creating slice learns here."""
+
+    mid: int
+    at: int
+
+
+class Conflict(msgspec.Struct, frozen=True, gc=False):
+    """The memory is not at the expected version; nothing was written."""
+
+
+class Duplicate(msgspec.Struct, frozen=True, gc=False):
+    """The key of entry `index` was used before; nothing was written."""
+
+    index: int
+    stored: StoredReceipt
+
+
+class Rejected(msgspec.Struct, frozen=True, gc=False):
+    """The store can't hold this slice, whatever the others do; nothing was written."""
+
+    error: StoreError
+
+
+class NotCommitted(msgspec.Struct, frozen=True, gc=False):
+    """The store failed before anything was written."""
+
+    error: StoreError
+
+
+class Unknown(msgspec.Struct, frozen=True, gc=False):
+    """The store went out of reach in the commit and could not be asked: it may have happened, or may yet."""
+
+
+Outcome: TypeAlias = Committed | Conflict | Duplicate | Rejected | NotCommitted | Unknown
+
+
+def encode_payload(messages: tuple[Message, ...]) -> bytes:
+    """Return an entry's payload: a JSON object, so that later kinds of entries can say more."""
+    return b'{"messages":[%b]}' % b",".join([message.raw for message in messages])

@@ -1,0 +1,179 @@
+"""The store that forgets: dictionaries, called inline. It keeps the promises that don't outlive the process."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from turnkeeper.log import (
+    Committed,
+    Conflict,
+    Duplicate,
+    Entry,
+    Head,
+    Key,
+    Outcome,
+    Receipt,
+    Slice,
+    StoredEntry,
+    StoredReceipt,
+    Version,
+    encode_payload,
+)
+from turnkeeper.names import MemoryName
+from turnkeeper.stores.base import Listed, Loaded, LoadQuery, Store
+
+__all__ = ["InMemoryStore"]
+
+_CONFLICT = Conflict()
+
+
+class _Row:
+    """A memory: its head, and its entries as they were handed over, so that nothing is encoded twice."""
+
+    __slots__ = ("base", "created_at", "entries", "mid", "system", "times", "updated_at")
+
+    def __init__(self, mid: int, created_at: int) -> None:
+        self.mid = mid
+        self.base = 0
+        self.system = 0
+        self.created_at = created_at
+        self.updated_at = created_at
+        self.entries: list[Entry] = []
+        self.times: list[int] = []
+
+    def head(self) -> Head:
+        return Head(self.mid, len(self.entries), self.base, self.system, self.created_at, self.updated_at)
+
+    def stored(self, first: int, last: int) -> tuple[StoredEntry, ...]:
+        return tuple(
+            StoredEntry(n, entry.op, entry.entry_id, encode_payload(entry.messages), self.times[n - 1])
+            for n, entry in enumerate(self.entries[first - 1 : last], start=first)
+        )
+
+
+class InMemoryStore(Store):
+    """Keeps everything in this process and loses it at its end.
+
+    Args:
+        clock: returns seconds since the epoch.
+    """
+
+    inline: ClassVar[bool] = True
+
+    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
+        """Start empty."""
+        self._clock = clock
+        self._rows: dict[MemoryName, _Row] = {}
+        self._receipts: dict[tuple[MemoryName, str], tuple[StoredReceipt, float]] = {}
+        self._last_mid = 0
+        # Rows are appended to, so names are sorted only when somebody lists them.
+        self._order: list[MemoryName] | None = None
+
+    def open(self, *, durability: str) -> None:
+        """Do nothing: there is nothing to open."""
+
+    def close(self) -> None:
+        """Do nothing: a store may be used by one runtime after another."""
+
+    def commit(self, slices: Sequence[Slice], *, receipt_ttl: float) -> list[Outcome]:
+        """Commit each slice."""
+        return [self._commit(slice_, receipt_ttl) for slice_ in slices]
+
+    def _commit(self, slice_: Slice, receipt_ttl: float) -> Outcome:
+        now = self._clock()
+        keyed = [(index, entry.key) for index, entry in enumerate(slice_.entries) if entry.key is not None]
+        for index, key in keyed:
+            held = self._receipts.get((slice_.name, key.key))
+            if held is not None and held[1] > now:
+                return Duplicate(index, held[0])
+        row = self._rows.get(slice_.name)
+        if (row.mid if row else 0) != slice_.mid or (row is not None and len(row.entries) != slice_.expected):
+            return _CONFLICT
+        at = max(int(now * 1e6), slice_.not_before)
+        if slice_.delete:
+            if row is not None:
+                del self._rows[slice_.name]
+                self._order = None
+            return Committed(slice_.mid, at)
+        if row is None:
+            self._last_mid += 1
+            row = self._rows[slice_.name] = _Row(self._last_mid, at)
+            self._order = None
+        row.entries.extend(slice_.entries)
+        row.times.extend([at] * len(slice_.entries))
+        row.base = slice_.base
+        row.system = slice_.system
+        row.updated_at = at
+        if keyed:
+            self._keep_receipts(slice_, row.mid, keyed, now + receipt_ttl)
+        return Committed(row.mid, at)
+
+    def _keep_receipts(self, slice_: Slice, mid: int, keyed: list[tuple[int, Key]], expires_at: float) -> None:
+        for index, key in keyed:
+            receipt = Receipt(Version(mid, slice_.expected + index + 1), len(slice_.entries[index].messages))
+            self._receipts[slice_.name, key.key] = StoredReceipt(receipt, key.digest), expires_at
+        # Keys expire in the order in which they came (one runtime, one lifetime), so the oldest two pay for the new.
+        now = self._clock()
+        for _ in range(2 * len(keyed)):
+            oldest = next(iter(self._receipts))
+            if self._receipts[oldest][1] > now:
+                break
+            del self._receipts[oldest]
+
+    def settle(self, slices: Sequence[Slice]) -> list[Outcome | None]:
+        """Look for the slices' entry ids."""
+        return [self._settle(slice_) for slice_ in slices]
+
+    def _settle(self, slice_: Slice) -> Outcome | None:
+        row = self._rows.get(slice_.name)
+        if slice_.delete:
+            return Committed(slice_.mid, 0) if row is None or row.mid != slice_.mid else None
+        if row is None or (slice_.mid and row.mid != slice_.mid) or len(row.entries) <= slice_.expected:
+            return None
+        ours = row.entries[slice_.expected].entry_id == slice_.entries[0].entry_id
+        return Committed(row.mid, row.times[slice_.expected]) if ours else None
+
+    def load(self, queries: Sequence[LoadQuery]) -> list[Loaded]:
+        """Read memories."""
+        return [self._load(query) for query in queries]
+
+    def _load(self, query: LoadQuery) -> Loaded:
+        row = self._rows.get(query.name)
+        if row is None:
+            return Loaded(None, 0, ())
+        known = query.known
+        after = known.n if known is not None and known.mid == row.mid and row.base <= known.n else 0
+        first = after + 1 if after else max(row.base, 1)
+        return Loaded(row.head(), after, row.stored(first, len(row.entries)))
+
+    def receipts(self, names_and_keys: Sequence[tuple[MemoryName, str]]) -> list[StoredReceipt | None]:
+        """Look up idempotency keys."""
+        now = self._clock()
+        held = [self._receipts.get(name_and_key) for name_and_key in names_and_keys]
+        return [found[0] if found is not None and found[1] > now else None for found in held]
+
+    def names(self, *, namespace: str | None, after: MemoryName | None, limit: int) -> list[Listed]:
+        """List memories; code points sort as their UTF-8 does."""
+        if self._order is None:
+            self._order = sorted(self._rows)
+        start = 0 if after is None else bisect_right(self._order, after)
+        if namespace is not None:
+            start = max(start, bisect_right(self._order, MemoryName(namespace, "")))
+        listed: list[Listed] = []
+        for name in self._order[start : start + limit]:
+            if namespace is not None and name.namespace != namespace:
+                break
+            listed.append(Listed(name, self._rows[name].head()))
+        return listed
+
+    def entries(self, mid: int, *, after: int, limit: int) -> list[StoredEntry]:
+        """Read a memory's log."""
+        row = next((row for row in self._rows.values() if row.mid == mid), None)
+        return [] if row is None else list(row.stored(after + 1, min(after + limit, len(row.entries))))
+
+    def describe(self) -> str:
+        """Say what this is."""
+        return "memory:"

@@ -1,0 +1,55 @@
+"""From a URL to a store."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from turnkeeper.errors import InvalidStoreURLError
+from turnkeeper.stores.base import Store
+from turnkeeper.stores.in_memory import InMemoryStore
+from turnkeeper.stores.sqlite import SQLiteStore
+
+__all__ = ["store_from_url"]
+
+_KNOWN: Final = "memory:, sqlite:///relative.db, sqlite:////absolute.db"
+_FLAGS: Final = ("network_filesystem", "shared")
+
+
+def store_from_url(url: str, *, read_only: bool = False) -> Store:
+    """Make the store that a URL names, not opened yet.
+
+    `memory:` keeps everything in this process. `sqlite:///chats.db` is relative to the working directory,
+    `sqlite:////var/lib/chats.db` absolute; options are `?shared=true` and `?network_filesystem=true`.
+
+    Raises:
+        InvalidStoreURLError: unknown scheme or option, or no path. The URL's password is never repeated.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "memory":
+        return InMemoryStore()
+    if parts.scheme != "sqlite":
+        raise InvalidStoreURLError(f"unknown store scheme {parts.scheme!r}; known are {_KNOWN}")
+    path = unquote(parts.path)
+    if parts.netloc or not path.startswith("/") or path == "/":
+        raise InvalidStoreURLError("a SQLite URL has three slashes and a path: sqlite:///chats.db, sqlite:////abs.db")
+    if path == "/:memory:":
+        raise InvalidStoreURLError("to keep memories in this process alone, use 'memory:'")
+    flags = _flags(parts.query)
+    return SQLiteStore(
+        path[1:],
+        shared=flags.get("shared", False),
+        network_filesystem=flags.get("network_filesystem", False),
+        read_only=read_only,
+    )
+
+
+def _flags(query: str) -> dict[str, bool]:
+    flags: dict[str, bool] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in _FLAGS:
+            raise InvalidStoreURLError(f"unknown SQLite option {name!r}; known are {', '.join(_FLAGS)}")
+        if value.lower() not in ("true", "false"):
+            raise InvalidStoreURLError(f"SQLite option {name!r} is 'true' or 'false'")
+        flags[name] = value.lower() == "true"
+    return flags
