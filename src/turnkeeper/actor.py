@@ -1,0 +1,427 @@
+"""One memory: the task that owns its log, and the mailbox through which everybody else speaks to it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from functools import partial
+from random import random
+from typing import TYPE_CHECKING, Final
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from turnkeeper.admission import Admission
+from turnkeeper.committer import Committer, Reader
+from turnkeeper.config import Settings
+from turnkeeper.errors import (
+    ContentionError,
+    IdempotencyMismatchError,
+    MemoryCorruptError,
+    OutcomeUnknownError,
+    RuntimeClosedError,
+    RuntimeUsageError,
+    StoreError,
+)
+from turnkeeper.log import (
+    Committed,
+    Conflict,
+    Duplicate,
+    Key,
+    NotCommitted,
+    Receipt,
+    Rejected,
+    StoredReceipt,
+    Version,
+)
+from turnkeeper.names import MemoryName
+from turnkeeper.plan import Plan, apply
+from turnkeeper.requests import ABANDONED, DELETE, DONE, QUEUED, TAKEN, Request
+from turnkeeper.state import Log
+from turnkeeper.stores import LoadQuery
+from turnkeeper.windows import Messages, Unbounded, Window
+
+if TYPE_CHECKING:
+    from turnkeeper.residency import Residency
+
+__all__ = ["Actor", "Services", "closed"]
+
+logger = logging.getLogger("turnkeeper")
+
+_BACKOFF: Final = 0.001
+_LONGEST_BACKOFF: Final = 0.05
+"""Seconds to let others through after losing a race, times the attempts so far and a random share."""
+
+_BATCH: Final = 128
+"""Requests taken from a mailbox at once: a slice of bounded size, and a chance for others in between."""
+
+Inbox = MemoryObjectReceiveStream[Request]
+
+
+class Services:
+    """What every actor of a runtime shares, held once so that an actor stays small."""
+
+    __slots__ = (
+        "admission",
+        "committer",
+        "conflicts",
+        "reader",
+        "residency",
+        "settings",
+        "spawn",
+        "stopping",
+        "strong",
+        "unknown_outcomes",
+    )
+
+    def __init__(
+        self,
+        settings: Settings,
+        committer: Committer,
+        reader: Reader,
+        admission: Admission,
+        spawn: Callable[[Actor, Inbox], None],
+        *,
+        strong: bool,
+    ) -> None:
+        self.settings = settings
+        self.committer = committer
+        self.reader = reader
+        self.admission = admission
+        self.spawn = spawn
+        self.strong = strong
+        self.residency: Residency
+        self.stopping = False
+        self.conflicts = 0
+        self.unknown_outcomes = 0
+
+
+class Actor:
+    """Serves one memory's requests one batch at a time, in the order in which they came.
+
+    A request is QUEUED until the actor takes it in one synchronous step, the point of no return. The task ends after
+    a while without requests; log and view stay, and the next request starts a new one. Nothing here is thread-safe.
+    """
+
+    __slots__ = ("_corrupt", "_log", "_mailbox", "_outstanding", "_services", "_writing", "counted", "name", "used")
+
+    def __init__(self, name: MemoryName, services: Services) -> None:
+        self.name = name
+        self.used = 0.0
+        self.counted = 0
+        self._services = services
+        self._log: Log | None = None
+        self._corrupt: MemoryCorruptError | None = None
+        self._mailbox: MemoryObjectSendStream[Request] | None = None
+        self._outstanding: set[Request] | None = None
+        self._writing: list[Request] | None = None
+
+    # From outside, in one synchronous step each
+
+    @property
+    def pinned(self) -> bool:
+        """Whether requests are pending: then it must not be unloaded."""
+        return bool(self._outstanding)
+
+    @property
+    def running(self) -> bool:
+        """Whether it has a task."""
+        return self._mailbox is not None
+
+    @property
+    def size(self) -> int:
+        """Bytes of encoded messages it holds."""
+        return 0 if self._log is None else self._log.size
+
+    def quiescent_view(self, window: Window | None) -> Messages | None:
+        """Return what a read would find if nothing is pending and nobody else writes, else None."""
+        if self._outstanding or self._log is None or self._services.strong:
+            return None
+        view = self._log.view()
+        return view if window is None or isinstance(window, Unbounded) else Messages(window.view(view), view.version)
+
+    def offer(self, request: Request) -> bool:
+        """Put a request into the mailbox, starting the task if there is none; False when the mailbox is full."""
+        if self._mailbox is None:
+            self._mailbox, inbox = anyio.create_memory_object_stream[Request](self._services.settings.mailbox_size)
+            self._outstanding = set()
+            self._services.spawn(self, inbox)
+        assert self._outstanding is not None
+        self._outstanding.add(request)
+        try:
+            self._mailbox.send_nowait(request)
+        except anyio.WouldBlock:
+            return False
+        return True
+
+    async def offer_in_turn(self, request: Request) -> None:
+        """Wait for room in the mailbox, in order of arrival. The caller abandons the request if this is cancelled."""
+        assert self._mailbox is not None
+        # Where the task is gone meanwhile, it has answered everything outstanding.
+        with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            await self._mailbox.send(request)
+
+    def abandon(self, request: Request) -> None:
+        """Note that a caller left: a request that was not taken yet will never run."""
+        if request.state == QUEUED:
+            self._finish(request)
+            request.state = ABANDONED
+            request.messages = ()
+
+    def end_task(self) -> None:
+        """Let the task end; only while nothing is outstanding, when it is parked at its empty mailbox."""
+        if self._mailbox is not None:
+            self._mailbox.close()
+            self._mailbox = None
+            self._outstanding = None
+
+    def fail_outstanding(self, make_error: Callable[[], Exception]) -> int:
+        """Answer every pending request with an error of its own, and return how many; forget the log.
+
+        Requests whose commit is under way get `OutcomeUnknownError`.
+        """
+        writing, self._writing = self._writing or (), None
+        outstanding = list(self._outstanding or ())
+        for request in outstanding:
+            self._answer(request, self._unknown() if request in writing else make_error())
+        self._log = None
+        self.end_task()
+        return len(outstanding)
+
+    # The task
+
+    async def run(self, inbox: Inbox) -> None:
+        """Serve until the mailbox is closed.
+
+        Cancelled by the runtime's scope or natively by somebody else, or broken by an error of ours, it answers
+        everybody: nobody is left waiting. A commit under way goes on in the committer, and its callers get
+        `OutcomeUnknownError`.
+        """
+        try:
+            with inbox:
+                while True:
+                    try:
+                        first = await inbox.receive()
+                    except anyio.EndOfStream:
+                        return
+                    await self._serve(first, inbox)
+        except BaseException as error:
+            cancelled = isinstance(error, anyio.get_cancelled_exc_class())
+            if (cancelled and self._services.stopping) or not (cancelled or isinstance(error, Exception)):
+                self.fail_outstanding(closed)
+                raise
+            # Only this memory is affected: the next request starts a new task and loads afresh.
+            reason = "was cancelled from outside" if cancelled else f"failed with {type(error).__name__}"
+            logger.error("the task of a memory %s", reason)
+            self.fail_outstanding(lambda: self._interrupted(reason))
+
+    async def _serve(self, first: Request, inbox: Inbox) -> None:
+        unreachable = await self._load() if self._log is None else None
+        # The point of no return: from here on what was taken runs to its end.
+        batch = self._take(first, inbox)
+        if unreachable is not None:
+            batch = self._refuse(batch, unreachable)
+        while batch:
+            if self._corrupt is not None:
+                batch = self._refuse_corrupt(batch, self._corrupt)
+            batch = await self._round(batch)
+        if self._corrupt is not None:
+            self._log = None  # look again next time: it may have been repaired
+        self._services.residency.settle(self)
+
+    def _take(self, first: Request, inbox: Inbox) -> list[Request]:
+        batch: list[Request] = []
+        outstanding = self._outstanding or ()
+        request = first
+        while True:
+            if request.state == QUEUED:
+                request.state = TAKEN
+                batch.append(request)
+            if len(batch) == _BATCH or len(outstanding) <= len(batch):
+                return batch
+            try:
+                request = inbox.receive_nowait()
+            except (anyio.WouldBlock, anyio.EndOfStream):
+                return batch
+
+    async def _round(self, batch: list[Request]) -> list[Request]:
+        """Answer at least the first request of a batch, and return those that are left.
+
+        Each pass applies what is left to the log anew, and commits what comes of it in one slice.
+        """
+        services = self._services
+        current = not services.strong
+        max_writers = _BATCH
+        attempts = 0
+        while batch and (log := self._log) is not None:
+            mark = log.mark()
+            plan = apply(log, batch, self.name, max_writers=max_writers)
+            if not plan.writes:
+                # A commit proves that its log was current; answers without one need the proof from the store.
+                if not current:
+                    current = True
+                    if (unreachable := await self._refresh()) is not None:
+                        return self._refuse(batch, unreachable)
+                    if self._corrupt is not None:
+                        return batch
+                    if self._log is not log or log.n != mark.n:
+                        continue
+                await self._reply(plan, log)
+                return batch[plan.consumed :]
+            self._writing = plan.writers
+            outcome = await services.committer.commit(plan.slice(self.name, log, mark.n))
+            self._writing = None
+            if isinstance(outcome, Committed):
+                if plan.deletes is not None:
+                    self._log, self._corrupt = Log(), None
+                else:
+                    log.settle(outcome.mid, outcome.at)
+                await self._reply(plan, log)
+                return batch[plan.consumed :]
+            log.rollback(mark)
+            if isinstance(outcome, Conflict):
+                services.conflicts += 1
+                attempts += 1
+                if attempts == services.settings.conflict_attempts:
+                    self._fail(plan, self._contention)
+                elif attempts > 1:
+                    await anyio.sleep(random() * min(_LONGEST_BACKOFF, _BACKOFF * attempts))
+                if (unreachable := await self._refresh()) is not None:
+                    return self._refuse(batch, unreachable)
+                current = True
+                if self._corrupt is not None:
+                    return [request for request in batch if request.state != DONE]
+            elif isinstance(outcome, Duplicate):
+                request = plan.writers[outcome.index]
+                self._answer(request, self._replayed(request, outcome.stored))
+            elif isinstance(outcome, Rejected) and len(plan.writers) > 1:
+                max_writers = 1  # one of them is refused for a reason of its own: find it
+            elif isinstance(outcome, (Rejected, NotCommitted)):
+                self._fail(plan, partial(fresh, outcome.error))
+            else:
+                self._fail(plan, self._unknown)
+                self._log = None  # what it holds may be behind or ahead of the store
+                if (unreachable := await self._load()) is not None:
+                    return self._refuse(batch, unreachable)
+                if self._corrupt is not None:
+                    return [request for request in batch if request.state != DONE]
+            batch = [request for request in batch if request.state != DONE]
+        return batch
+
+    # Reading the store
+
+    async def _load(self) -> StoreError | None:
+        """Read the whole memory; return what prevented it."""
+        return await self._fetch(None)
+
+    async def _refresh(self) -> StoreError | None:
+        """Read what other writers added since; return what prevented it."""
+        return await self._fetch(None if self._log is None or self._corrupt else self._log.version)
+
+    async def _fetch(self, known: Version | None) -> StoreError | None:
+        try:
+            fetched = await self._services.reader.load(LoadQuery(self.name, known))
+        except StoreError as error:
+            self._log = None
+            return error
+        log, head = fetched.log, fetched.loaded.head
+        if log is None:
+            assert self._log is not None
+            try:
+                log = self._log.extend(fetched.loaded, self.name)
+            except MemoryCorruptError as error:
+                log = error
+        self._corrupt = log if isinstance(log, MemoryCorruptError) else None
+        if isinstance(log, MemoryCorruptError):
+            log = Log(head)  # empty, but at the head: enough to delete it
+            log.n = head.version if head else 0
+        self._log = log
+        return None
+
+    # Answering
+
+    async def _reply(self, plan: Plan, log: Log) -> None:
+        refused: list[tuple[Request, Key, Exception]] = []
+        for request, result in plan.results(log):
+            if isinstance(result, Exception) and request.key is not None:
+                refused.append((request, request.key, result))
+            else:
+                self._answer(request, result)
+        for request, key, error in refused:
+            self._answer(request, await self._look_up(request, key, error))
+
+    async def _look_up(self, request: Request, key: Key, error: Exception) -> Receipt | Exception:
+        """A repeated request may fail where the first did not, by its `if_version`: the first one's receipt counts."""
+        try:
+            stored = await self._services.reader.receipt(self.name, key.key)
+        except StoreError as unreachable:
+            return unreachable
+        return error if stored is None else self._replayed(request, stored)
+
+    def _replayed(self, request: Request, stored: StoredReceipt) -> Receipt | Exception:
+        if request.key is not None and request.key.digest == stored.digest:
+            return stored.receipt
+        return IdempotencyMismatchError(
+            f"memory {self.name.id!r} (namespace {self.name.namespace!r}): this idempotency key was used for other "
+            "content; use a new key for a new request"
+        )
+
+    def _refuse(self, batch: list[Request], error: StoreError) -> list[Request]:
+        for request in batch:
+            self._answer(request, fresh(error))
+        return []
+
+    def _refuse_corrupt(self, batch: list[Request], error: MemoryCorruptError) -> list[Request]:
+        """Refuse what comes before a delete: that one needs only the head, and behind it all is well again."""
+        first = next((index for index, request in enumerate(batch) if request.op == DELETE), len(batch))
+        self._refuse(batch[:first], error)
+        return batch[first:]
+
+    def _fail(self, plan: Plan, make_error: Callable[[], Exception]) -> None:
+        for request in plan.writers:
+            self._answer(request, make_error())
+
+    def _answer(self, request: Request, result: object) -> None:
+        if request.state >= ABANDONED:
+            return
+        if isinstance(result, Exception):
+            request.error = result
+        else:
+            request.result = result
+        request.state = DONE
+        self._finish(request)
+        request.done.set()
+
+    def _finish(self, request: Request) -> None:
+        if self._outstanding is not None:
+            self._outstanding.discard(request)
+        self._services.admission.release(request.size)
+
+    def _unknown(self) -> OutcomeUnknownError:
+        self._services.unknown_outcomes += 1
+        return OutcomeUnknownError(
+            f"memory {self.name.id!r} (namespace {self.name.namespace!r}): the store did not say whether the change "
+            "was committed; read the memory, or repeat the request with the same idempotency_key"
+        )
+
+    def _contention(self) -> ContentionError:
+        return ContentionError(
+            f"memory {self.name.id!r} (namespace {self.name.namespace!r}): other writers won "
+            f"{self._services.settings.conflict_attempts} times in a row (conflict_attempts); nothing was changed"
+        )
+
+    def _interrupted(self, reason: str) -> RuntimeUsageError:
+        return RuntimeUsageError(
+            f"memory {self.name.id!r} (namespace {self.name.namespace!r}): its task {reason}; nothing was changed"
+        )
+
+
+def closed() -> RuntimeClosedError:
+    """Make the error of those who were still waiting when the runtime closed."""
+    return RuntimeClosedError("the runtime closed before the request was run; nothing was changed")
+
+
+def fresh(error: StoreError) -> StoreError:
+    """Copy an error, so that no two callers raise the same object and grow each other's traceback."""
+    return type(error)(*error.args)

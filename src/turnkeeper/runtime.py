@@ -1,0 +1,361 @@
+"""The runtime: owns the store, the actors and their tasks, and sees to it that nobody is left waiting."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import Context
+from types import TracebackType
+from typing import Any, Final, Self
+
+import anyio
+from anyio.abc import TaskGroup
+from anyio.from_thread import BlockingPortal
+from anyio.lowlevel import checkpoint
+
+from turnkeeper.actor import Actor, Inbox, Services, closed
+from turnkeeper.admission import Admission
+from turnkeeper.committer import Committer, Reader
+from turnkeeper.config import Settings
+from turnkeeper.errors import InvalidArgumentError, RuntimeClosedError, RuntimeUsageError, StoreUnavailableError
+from turnkeeper.lane import Lane, LaneTimeoutError
+from turnkeeper.names import MemoryName
+from turnkeeper.requests import READ, Request
+from turnkeeper.residency import Residency
+from turnkeeper.stats import RuntimeStats
+from turnkeeper.stores import Store, store_from_url
+from turnkeeper.windows import Messages, Window
+
+__all__ = ["RuntimeCore", "make_core"]
+
+logger = logging.getLogger("turnkeeper")
+
+_NEW: Final = "not opened yet"
+_OPEN: Final = "open"
+_CLOSING: Final = "closing"
+_CLOSED: Final = "closed"
+
+
+class RuntimeCore:
+    """Finds, starts, unloads and drains actors; an async context manager that is entered and left by one task.
+
+    Its tasks live in a task group of a keeper task, shielded from the opener's scope: when that is cancelled, what
+    was taken still runs to its end before the runtime closes.
+    """
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self.settings = settings
+        self.store = store
+        self._state = _NEW
+        self._pid = 0
+        self._thread = 0
+        self._task = 0
+        self._failed_at_close = 0
+        self.portal: BlockingPortal
+        self._group: TaskGroup  # the keeper's
+        self._services: Services
+        self._residency: Residency
+        self._admission: Admission
+        self._lanes: tuple[Lane, ...] = ()
+
+    # Life
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.check_leaving_task()
+        await self.close()
+
+    async def open(self) -> None:
+        """Open the store and start the runtime's tasks. Cancelled or failing, it leaves nothing open."""
+        if self._state is not _NEW:
+            raise RuntimeUsageError(f"this runtime is {self._state}; open a new one with open_runtime()")
+        self._pid = os.getpid()
+        self._thread = threading.get_ident()
+        self._task = anyio.get_current_task().id
+        self._stop = anyio.Event()
+        self._ended = anyio.Event()
+        inline = self.store.inline
+        self._lanes = () if inline else (Lane("turnkeeper commit"), Lane("turnkeeper read"))
+        try:
+            await self._in_store(lambda: self.store.open(durability=self.settings.durability))
+            self._prepare()
+            self._outer = anyio.create_task_group()
+            await self._outer.__aenter__()
+        except BaseException:
+            self._close_store_unheard()
+            raise
+        try:
+            await self._outer.start(self._keep)
+        except BaseException:
+            self._close_store_unheard()
+            await self._leave_outer()
+            raise
+        self._state = _OPEN
+
+    def _prepare(self) -> None:
+        settings, store = self.settings, self.store
+        commit_lane, read_lane = self._lanes or (None, None)
+        self._admission = Admission(settings)
+        strong = settings.consistency == "strong" if settings.consistency else store.shared
+        self._committer = Committer(store, settings, commit_lane, read_lane)
+        self._reader = Reader(store, settings, read_lane)
+        services = self._services = Services(
+            settings, self._committer, self._reader, self._admission, self._spawn, strong=strong
+        )
+        self._residency = services.residency = Residency(settings, lambda name: Actor(name, services))
+
+    async def _keep(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        """Hold the task group of everything that runs, until told to stop.
+
+        Shielded from the opener's scope. Natively cancelled, it takes the runtime down: everybody gets an error.
+        """
+        # Actors serve many callers: they must not inherit the context variables of the one who opened the runtime.
+        self._clean = Context()
+        try:
+            with anyio.CancelScope(shield=True):
+                async with anyio.create_task_group() as self._group, BlockingPortal() as self.portal:
+                    tasks = [self._residency.sweep_for_ever]
+                    if self._lanes:
+                        tasks += [self._committer.flush, self._reader.flush]
+                    for task in tasks:
+                        self._clean.run(self._group.start_soon, self._supervise, task)
+                    task_status.started()
+                    await self._stop.wait()
+                    await self.portal.stop(cancel_remaining=True)
+                    self._group.cancel_scope.cancel()
+        except anyio.get_cancelled_exc_class():
+            if self._stop.is_set():
+                raise
+            logger.error("the runtime's own task was cancelled from outside; the runtime is closed")
+        finally:
+            self._state = _CLOSED
+            self._abort()
+            self._ended.set()
+
+    async def _supervise(self, function: Callable[[], Awaitable[None]]) -> None:
+        """Run one of the runtime's endless tasks again when somebody cancels it natively."""
+        while True:
+            try:
+                await function()
+            except anyio.get_cancelled_exc_class():
+                if self._services.stopping or self._state is not _OPEN:
+                    raise
+                logger.error("a task of the runtime was cancelled from outside; it goes on")
+            except Exception as error:
+                logger.error("a task of the runtime failed with %s; it goes on", type(error).__name__)
+
+    def _spawn(self, actor: Actor, inbox: Inbox) -> None:
+        self._residency.started(actor)
+        self._clean.run(self._group.start_soon, actor.run, inbox)
+
+    async def close(self) -> None:
+        """Stop accepting, drain until `close_timeout`, fail the rest, close the store.
+
+        Shielded from cancellation, and bounded: a store that stalls is left to its daemon thread. A native cancel in
+        here cuts the draining short; everybody is answered all the same.
+        """
+        if self._state is _OPEN:
+            self._state = _CLOSING
+        try:
+            with anyio.CancelScope(shield=True):
+                deadline = anyio.current_time() + self.settings.close_timeout
+                self._admission.close()
+                with anyio.CancelScope(deadline=deadline):
+                    await self._admission.drained()
+                self._abort()
+                self._stop.set()
+                await self._ended.wait()
+                await self._close_store(deadline)
+        finally:
+            self._state = _CLOSED
+            self._abort()
+            self._stop.set()
+            self._close_store_unheard()
+            await self._leave_outer()
+            if self._failed_at_close:
+                logger.warning("closed with %d requests failed after the deadline", self._failed_at_close)
+
+    def check_leaving_task(self) -> None:
+        """Refuse to be left by another task than the one that entered: its scopes would be torn."""
+        if anyio.get_current_task().id != self._task:
+            raise RuntimeUsageError(
+                "the runtime was entered by another task than the one leaving it; enter and leave it in one task, "
+                "for example in your server's lifespan function, not in a fixture or generator that changes tasks"
+            )
+
+    def _abort(self) -> None:
+        """Answer everybody, in one synchronous step."""
+        self._services.stopping = True
+        self._admission.close()
+        for actor in self._residency.actors():
+            self._failed_at_close += actor.fail_outstanding(closed)
+        self._committer.close()
+        self._reader.close()
+
+    async def _leave_outer(self) -> None:
+        self._outer.cancel_scope.cancel()
+        await self._outer.__aexit__(None, None, None)
+
+    # The store's threads
+
+    async def _in_store(self, function: Callable[[], None]) -> None:
+        if not self._lanes:
+            function()
+            return
+        try:
+            await self._lanes[0].call(function, timeout=self.settings.commit_timeout)
+        except LaneTimeoutError:
+            raise StoreUnavailableError(
+                f"{self.store.describe()} did not open within {self.settings.commit_timeout} s (commit_timeout)"
+            ) from None
+
+    async def _close_store(self, deadline: float) -> None:
+        lanes, self._lanes = self._lanes, ()
+        if not lanes:
+            self.store.close()
+            return
+        try:
+            await lanes[0].call(self.store.close, timeout=max(deadline - anyio.current_time(), 0.0))
+        except LaneTimeoutError:
+            logger.warning("%s stalls; it is left behind", self.store.describe())
+        finally:
+            for lane in lanes:
+                lane.stop()
+
+    def _close_store_unheard(self) -> None:
+        """Have the store closed by its own thread, whenever that comes to it."""
+        lanes, self._lanes = self._lanes, ()
+        if lanes:
+            lanes[0].post(self.store.close)
+        for lane in lanes:
+            lane.stop()
+
+    # Requests
+
+    def check_usable(self) -> None:
+        """Refuse what can't work: a forked child, a foreign thread, a runtime that is not open.
+
+        Raises:
+            RuntimeUsageError: used in a forked child, or in another thread than its event loop's, or not entered.
+            RuntimeClosedError: closing or closed.
+        """
+        if self._state is not _OPEN:
+            if self._state is _NEW:
+                raise RuntimeUsageError("this runtime is not open: use it inside 'async with open_runtime(…)'")
+            raise RuntimeClosedError(f"the runtime is {self._state}; nothing was changed")
+        if threading.get_ident() != self._thread or os.getpid() != self._pid:
+            self.check_process()
+            raise RuntimeUsageError(
+                "this runtime belongs to another thread's event loop: call it through runtime.sync from other threads"
+            )
+
+    def check_reachable(self) -> None:
+        """Refuse what can't work from another thread: a forked child, a runtime that is not open.
+
+        Raises:
+            RuntimeUsageError: used in a forked child, or not entered.
+            RuntimeClosedError: closed. While it is closing, the loop decides.
+        """
+        if self._state is _NEW:
+            raise RuntimeUsageError("this runtime is not open: use it inside 'async with open_runtime(…)'")
+        self.check_process()
+        if self._state is _CLOSED:
+            raise RuntimeClosedError(f"the runtime is {self._state}; nothing was changed")
+
+    def check_process(self) -> None:
+        """Refuse use in a forked child: loop, threads and locks stayed with the parent."""
+        if os.getpid() != self._pid:
+            raise RuntimeUsageError("this runtime was opened before os.fork(): open a new one in the child")
+
+    async def submit(self, name: MemoryName, request: Request) -> Any:
+        """Put a request into its memory's mailbox and return the answer, or raise it.
+
+        A caller cancelled before the actor takes the request has changed nothing; later the request runs to its end.
+        """
+        self.check_usable()
+        request.done = anyio.Event()
+        if not self._admission.admit(request.size):
+            await self._admission.wait(request.size)
+            if self._state is not _OPEN:
+                self._admission.release(request.size)
+                raise RuntimeClosedError(f"the runtime is {self._state}; nothing was changed")
+        actor = self._residency.find_or_make(name)
+        try:
+            if not actor.offer(request):
+                await actor.offer_in_turn(request)
+            await request.done.wait()
+        except BaseException:
+            actor.abandon(request)
+            raise
+        if request.error is not None:
+            raise request.error
+        return request.result
+
+    async def read(self, name: MemoryName, window: Window) -> Messages:
+        """Read a view: at once when nothing is pending, else in turn."""
+        self.check_usable()
+        actor = self._residency.find(name)
+        if actor is not None and (view := actor.quiescent_view(window)) is not None:
+            await checkpoint()
+            return view
+        result = await self.submit(name, Request(READ, window=window))
+        assert isinstance(result, Messages)
+        return result
+
+    def unload(self, name: MemoryName) -> bool:
+        """Drop a memory from RAM now; False when it is not there, or has pending requests."""
+        return self._residency.unload(name)
+
+    def on_loop_thread(self) -> bool:
+        """Tell whether the calling thread runs this runtime's event loop."""
+        return threading.get_ident() == self._thread
+
+    def stats(self) -> RuntimeStats:
+        """Return the counters of this instant."""
+        admission, residency = self._admission, self._residency
+        commits, reads = self._committer.statistics, self._reader.statistics
+        return RuntimeStats(
+            running=residency.running,
+            resident=len(residency),
+            resident_bytes=residency.bytes,
+            peak_resident=residency.peak,
+            pending=admission.pending,
+            pending_bytes=admission.pending_bytes,
+            peak_pending=admission.peak_pending,
+            peak_pending_bytes=admission.peak_bytes,
+            waiting=admission.waiting,
+            overloaded=admission.overloaded,
+            commits=commits.items,
+            commit_groups=commits.groups,
+            peak_commit_group=commits.peak,
+            reads=reads.items,
+            read_groups=reads.groups,
+            conflicts=self._services.conflicts,
+            unknown_outcomes=self._services.unknown_outcomes,
+            unloads=residency.unloads,
+            failed_at_close=self._failed_at_close,
+        )
+
+
+def make_core(store: str | Store | None, options: Mapping[str, Any]) -> RuntimeCore:
+    """Check a store (or its URL; None: in memory) and options, and make a runtime of them, not opened yet.
+
+    Raises:
+        InvalidArgumentError: an option is unknown or out of range, or the URL names no store.
+    """
+    settings = Settings.of(options)
+    if store is None:
+        logger.info("no store was named: conversations are kept in memory and end with this process")
+        store = "memory:"
+    if isinstance(store, str):
+        store = store_from_url(store)
+    if not isinstance(store, Store):
+        raise InvalidArgumentError(f"a store is a URL or a Store, not a {type(store).__name__}")
+    return RuntimeCore(store, settings)
