@@ -1,0 +1,159 @@
+"""The handle: cheap, stateless, any number of them for one conversation."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn, cast
+
+from turnkeeper.errors import InvalidArgumentError
+from turnkeeper.log import ADD, CLEAR, SET, Key, Receipt, Version
+from turnkeeper.messages import Message, MessageLike, encode_messages
+from turnkeeper.names import MAX_NAME_BYTES, MemoryName
+from turnkeeper.requests import DELETE, STATS, Request
+from turnkeeper.runtime import RuntimeCore
+from turnkeeper.stats import MemoryStats
+from turnkeeper.windows import Messages, Window
+
+__all__ = ["ChatMemory", "add_request", "set_request"]
+
+
+class ChatMemory:
+    """One conversation, as its users see it. Made by `runtime.memory()`; making one does no I/O.
+
+    Any number of tasks may use one handle, or handles of one memory, at once: requests take their turn, one sender's
+    in its order. A caller that is cancelled before its request is taken has changed nothing; afterwards the request
+    runs to its end, whole, and the caller sees only its cancellation.
+
+    Every method may raise `RuntimeClosedError`, `RuntimeUsageError` (foreign thread, forked child), `OverloadedError`
+    (with `on_overload="reject"`), `StoreUnavailableError` and other `StoreError`s, `MemoryCorruptError`; writers also
+    `OutcomeUnknownError` and `ContentionError`.
+    """
+
+    __slots__ = ("_core", "_name", "_window")
+
+    def __init__(self, core: RuntimeCore, name: MemoryName, window: Window) -> None:
+        self._core = core
+        self._name = name
+        self._window = window
+
+    @property
+    def id(self) -> str:
+        """The memory's id."""
+        return self._name.id
+
+    @property
+    def namespace(self) -> str:
+        """The memory's namespace; empty by default."""
+        return self._name.namespace
+
+    async def add(self, *messages: MessageLike | Iterable[MessageLike], idempotency_key: str | None = None) -> Receipt:
+        """Append messages, all of them in one entry or none.
+
+        Args:
+            messages: one message, several, or one iterable of them; ours, or mappings in OpenAI chat form. None at
+                all is a no-op.
+            idempotency_key: 1-512 bytes; a request repeated with it changes nothing and gets the first one's receipt,
+                also after restart, clear and delete, for `idempotency_ttl`.
+
+        Returns:
+            The version with the messages in it, and their count; durable when it is there.
+
+        Raises:
+            InvalidMessageError: one is no message; nothing was added.
+            IdempotencyMismatchError: the key was used for something else.
+        """
+        return cast(Receipt, await self._core.submit(self._name, add_request(messages, idempotency_key)))
+
+    async def set(
+        self,
+        *messages: MessageLike | Iterable[MessageLike],
+        if_version: Version | None = None,
+        idempotency_key: str | None = None,
+    ) -> Receipt:
+        """Replace all messages, in one entry: nobody ever sees the memory empty or half replaced.
+
+        Args:
+            messages: as for `add`, at least one; to empty a memory, use `clear`.
+            if_version: replace only what is at exactly this version, such as `messages().version`.
+            idempotency_key: as for `add`.
+
+        Returns:
+            The version with the messages in it, and their count.
+
+        Raises:
+            InvalidMessageError: one is no message; nothing was changed.
+            InvalidArgumentError: no message was given.
+            ConflictError: the memory is not at `if_version`.
+            IdempotencyMismatchError: the key was used for something else.
+        """
+        return cast(Receipt, await self._core.submit(self._name, set_request(messages, if_version, idempotency_key)))
+
+    async def messages(self) -> Messages:
+        """Return what the model should see: an immutable tuple with `.version`, the same object until it changes.
+
+        Shows every change acknowledged before the call, and none that is not committed.
+        """
+        return await self._core.read(self._name, self._window)
+
+    async def clear(self) -> Receipt:
+        """Empty the memory and keep its name; a no-op when it is empty."""
+        return cast(Receipt, await self._core.submit(self._name, Request(CLEAR)))
+
+    async def delete(self) -> bool:
+        """Remove the memory and its name; True when there was one. Works for a corrupt memory too."""
+        return cast(bool, await self._core.submit(self._name, Request(DELETE)))
+
+    async def stats(self) -> MemoryStats:
+        """Return its version, message count, size and times."""
+        return cast(MemoryStats, await self._core.submit(self._name, Request(STATS)))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} id={self.id!r} namespace={self.namespace!r}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a handle belongs to its runtime and can't be pickled; send the id and make a new handle there")
+
+
+def add_request(messages: tuple[Any, ...], idempotency_key: str | None) -> Request:
+    """Validate and encode an add, in the caller's task or thread."""
+    batch = encode_messages(_flattened(messages))
+    return Request(ADD, batch, key=_key(ADD, batch, idempotency_key))
+
+
+def set_request(messages: tuple[Any, ...], if_version: Version | None, idempotency_key: str | None) -> Request:
+    """Validate and encode a set, in the caller's task or thread."""
+    if if_version is not None and not isinstance(if_version, Version):
+        raise InvalidArgumentError(f"if_version must be a Version or None, not {type(if_version).__name__}")
+    if messages == (None,):
+        messages = ()
+    batch = encode_messages(_flattened(messages))
+    if not batch:
+        raise InvalidArgumentError("set needs at least one message; to empty a memory, use clear()")
+    return Request(SET, batch, key=_key(SET, batch, idempotency_key), if_version=if_version)
+
+
+def _flattened(messages: tuple[Any, ...]) -> Iterable[Any]:
+    if len(messages) == 1 and not isinstance(messages[0], (Message, Mapping, str, bytes)):
+        only = messages[0]
+        if isinstance(only, Iterable):
+            return only
+    return messages
+
+
+def _key(op: str, messages: tuple[Message, ...], idempotency_key: str | None) -> Key | None:
+    if idempotency_key is None or not messages:
+        return None
+    if not isinstance(idempotency_key, str) or not idempotency_key:
+        raise InvalidArgumentError("an idempotency key is a non-empty str")
+    try:
+        size = len(idempotency_key.encode())
+    except UnicodeEncodeError:
+        raise InvalidArgumentError("an idempotency key holds no surrogates") from None
+    if size > MAX_NAME_BYTES or "\0" in idempotency_key:
+        raise InvalidArgumentError(f"an idempotency key is at most {MAX_NAME_BYTES} bytes of UTF-8, without NUL")
+    digest = hashlib.sha256(op.encode())
+    for message in messages:
+        digest.update(len(message.raw).to_bytes(8, "big"))
+        digest.update(message.raw)
+    return Key(idempotency_key, digest.digest())

@@ -1,0 +1,96 @@
+"""The front door: open a runtime, get handles."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import NoReturn, Self, Unpack
+
+from turnkeeper.config import RuntimeOptions
+from turnkeeper.memory import ChatMemory
+from turnkeeper.names import memory_name
+from turnkeeper.runtime import RuntimeCore, make_core
+from turnkeeper.stats import RuntimeStats
+from turnkeeper.stores import Store
+from turnkeeper.sync import SyncRuntime
+from turnkeeper.windows import Window
+
+__all__ = ["Runtime", "open_runtime"]
+
+
+class Runtime:
+    """Owns the store and one actor for each memory in use. Made by `open_runtime`; entered and left by one task.
+
+    Belongs to the event loop in which it is entered; `runtime.sync` serves other threads.
+    """
+
+    __slots__ = ("_core",)
+
+    def __init__(self, core: RuntimeCore) -> None:
+        self._core = core
+
+    def memory(self, memory_id: str, namespace: str = "", window: Window | None = None) -> ChatMemory:
+        """Return a handle to a memory, which need not exist yet; no I/O.
+
+        Args:
+            memory_id: 1-512 bytes of UTF-8 without control characters, compared byte for byte.
+            namespace: keeps tenants apart; the same rules, and may be empty.
+            window: what this handle shows, instead of the runtime's window.
+
+        Raises:
+            InvalidMemoryIdError: id or namespace break the rules.
+        """
+        return ChatMemory(self._core, memory_name(memory_id, namespace), window or self._core.settings.window)
+
+    @property
+    def sync(self) -> SyncRuntime:
+        """The blocking facade of this runtime, for every thread but the event loop's own."""
+        return SyncRuntime(self._core)
+
+    def stats(self) -> RuntimeStats:
+        """Return the counters of this instant; still after closing."""
+        return self._core.stats()
+
+    async def __aenter__(self) -> Self:
+        """Open the store and start. Cancelled or failing, it leaves nothing open.
+
+        Raises:
+            StoreInUseError: another runtime owns the store.
+            StoreFormatError: the store is foreign or newer.
+            StoreUnavailableError: it can't be reached or written.
+            RuntimeUsageError: this runtime was entered before.
+        """
+        await self._core.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop accepting, drain for at most `close_timeout`, fail the rest with `RuntimeClosedError`, close the store.
+
+        Shielded from cancellation; a store that stalls can't hold it.
+
+        Raises:
+            RuntimeUsageError: left by another task than the one that entered; the runtime stays open.
+        """
+        self._core.check_leaving_task()
+        await self._core.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} store={self._core.store.describe()!r}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a runtime can't be pickled; open one in each process")
+
+
+def open_runtime(store: str | Store | None = None, **options: Unpack[RuntimeOptions]) -> Runtime:
+    """Make a runtime; `async with` opens it.
+
+    Args:
+        store: a URL such as `sqlite:///chats.db` (relative), `sqlite:////var/lib/chats.db` (absolute) or `memory:`,
+            a `Store` of your own, or None: in memory, which is said once at INFO.
+        options: see `turnkeeper.Settings` and docs/configuration.md; durations are seconds or a `timedelta`.
+
+    Raises:
+        InvalidArgumentError: an option is unknown or out of range, or the URL names no store.
+    """
+    return Runtime(make_core(store, options))

@@ -1,0 +1,176 @@
+"""The blocking facade: the same names, arguments, results and errors for threads and plain scripts."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Literal, NoReturn, TypeVar, Unpack, cast
+
+from anyio.from_thread import start_blocking_portal
+
+from turnkeeper.config import RuntimeOptions
+from turnkeeper.errors import InvalidArgumentError, MissingExtraError, RuntimeClosedError, RuntimeUsageError
+from turnkeeper.log import CLEAR, Receipt, Version
+from turnkeeper.memory import add_request, set_request
+from turnkeeper.messages import MessageLike
+from turnkeeper.names import MemoryName, memory_name
+from turnkeeper.requests import DELETE, STATS, Request
+from turnkeeper.runtime import RuntimeCore, make_core
+from turnkeeper.stats import MemoryStats, RuntimeStats
+from turnkeeper.stores import Store
+from turnkeeper.windows import Messages, Window
+
+__all__ = ["SyncChatMemory", "SyncRuntime", "open_sync_runtime"]
+
+T = TypeVar("T")
+
+
+class SyncChatMemory:
+    """One conversation for blocking code: `ChatMemory` without `await`, for any number of threads at once.
+
+    Messages are validated and encoded in the calling thread. A thread that is interrupted while it waits (Ctrl-C)
+    does not stop its request. Errors are those of `ChatMemory`; on the event loop's own thread each call raises
+    `RuntimeUsageError` with the name of the async one, since waiting there could never end.
+    """
+
+    __slots__ = ("_core", "_name", "_window")
+
+    def __init__(self, core: RuntimeCore, name: MemoryName, window: Window) -> None:
+        self._core = core
+        self._name = name
+        self._window = window
+
+    @property
+    def id(self) -> str:
+        """The memory's id."""
+        return self._name.id
+
+    @property
+    def namespace(self) -> str:
+        """The memory's namespace; empty by default."""
+        return self._name.namespace
+
+    def add(self, *messages: MessageLike | Iterable[MessageLike], idempotency_key: str | None = None) -> Receipt:
+        """Append messages, all of them in one entry or none; see `ChatMemory.add`."""
+        return cast(Receipt, self._submit("add", add_request(messages, idempotency_key)))
+
+    def set(
+        self,
+        *messages: MessageLike | Iterable[MessageLike],
+        if_version: Version | None = None,
+        idempotency_key: str | None = None,
+    ) -> Receipt:
+        """Replace all messages in one entry; see `ChatMemory.set`."""
+        return cast(Receipt, self._submit("set", set_request(messages, if_version, idempotency_key)))
+
+    def messages(self) -> Messages:
+        """Return what the model should see; see `ChatMemory.messages`."""
+        read = partial(self._core.read, self._name, self._window)
+        return cast(Messages, _call(self._core, "await memory.messages()", read))
+
+    def clear(self) -> Receipt:
+        """Empty the memory and keep its name; see `ChatMemory.clear`."""
+        return cast(Receipt, self._submit("clear", Request(CLEAR)))
+
+    def delete(self) -> bool:
+        """Remove the memory and its name; see `ChatMemory.delete`."""
+        return cast(bool, self._submit("delete", Request(DELETE)))
+
+    def stats(self) -> MemoryStats:
+        """Return its version, message count, size and times; see `ChatMemory.stats`."""
+        return cast(MemoryStats, self._submit("stats", Request(STATS)))
+
+    def _submit(self, method: str, request: Request) -> Any:
+        return _call(self._core, f"await memory.{method}(…)", partial(self._core.submit, self._name, request))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} id={self.id!r} namespace={self.namespace!r}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a handle belongs to its runtime and can't be pickled; send the id and make a new handle there")
+
+
+class SyncRuntime:
+    """A runtime for blocking code: `runtime.sync` of an open one, or what `open_sync_runtime` opens."""
+
+    __slots__ = ("_core",)
+
+    def __init__(self, core: RuntimeCore) -> None:
+        self._core = core
+
+    def memory(self, memory_id: str, namespace: str = "", window: Window | None = None) -> SyncChatMemory:
+        """Return a handle; no I/O. See `Runtime.memory`."""
+        return SyncChatMemory(self._core, memory_name(memory_id, namespace), window or self._core.settings.window)
+
+    def stats(self) -> RuntimeStats:
+        """Return the runtime's counters at this instant."""
+        return cast(RuntimeStats, _call(self._core, "runtime.stats()", _async(self._core.stats)))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} store={self._core.store.describe()!r}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a runtime can't be pickled; open one in each process")
+
+
+@contextmanager
+def open_sync_runtime(
+    store: str | Store | None = None,
+    *,
+    backend: Literal["asyncio", "uvloop", "trio"] = "asyncio",
+    backend_options: Mapping[str, Any] | None = None,
+    **options: Unpack[RuntimeOptions],
+) -> Iterator[SyncRuntime]:
+    """Open a runtime for a plain script or threads, on an event loop in a thread of its own.
+
+    Args:
+        store: as for `open_runtime`.
+        backend: "asyncio", "uvloop" or "trio".
+        backend_options: passed on to `anyio.run`.
+        options: as for `open_runtime`.
+
+    Raises:
+        InvalidArgumentError: an unknown backend, option or store.
+        MissingExtraError: the backend is not installed.
+        StoreError: the store can't be opened.
+    """
+    core = make_core(store, options)
+    name, loop_options = _backend(backend, backend_options)
+    with start_blocking_portal(name, loop_options) as portal, portal.wrap_async_context_manager(core):
+        yield SyncRuntime(core)
+
+
+def _backend(backend: str, options: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
+    loop_options = dict(options or {})
+    if backend not in ("asyncio", "uvloop", "trio"):
+        raise InvalidArgumentError(f"unknown backend {backend!r}; known are 'asyncio', 'uvloop', 'trio'")
+    if backend != "asyncio" and importlib.util.find_spec(backend) is None:
+        raise MissingExtraError(f"the backend {backend!r} is not installed; pip install {backend}")
+    if backend == "uvloop":
+        return "asyncio", {"use_uvloop": True, **loop_options}
+    return backend, loop_options
+
+
+def _async(function: Callable[[], T]) -> Callable[[], Any]:
+    async def call() -> T:
+        return function()
+
+    return call
+
+
+def _call(core: RuntimeCore, instead: str, function: Callable[[], Any]) -> Any:
+    """Run an async function in the runtime's loop and wait for it in this thread."""
+    core.check_reachable()
+    if core.on_loop_thread():
+        raise RuntimeUsageError(f"a blocking call on the event loop's own thread would never return; use '{instead}'")
+    try:
+        return core.portal.call(function)
+    except CancelledError:
+        raise RuntimeClosedError("the runtime closed while the call was under way; its outcome is unknown") from None
+    except RuntimeError as error:
+        if isinstance(error, RuntimeUsageError):
+            raise
+        raise RuntimeClosedError("the runtime is closed; nothing was changed") from None
