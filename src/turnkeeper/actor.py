@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Callable
 from functools import partial
-from random import random
+from random import Random, random
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -66,6 +67,7 @@ class Services:
         "admission",
         "committer",
         "conflicts",
+        "random_bytes",
         "reader",
         "residency",
         "settings",
@@ -91,6 +93,9 @@ class Services:
         self.admission = admission
         self.spawn = spawn
         self.strong = strong
+        # Entry ids must be unique, not secret: a generator seeded by the system costs a third of asking it each time.
+        # One for each runtime, because processes forked from one parent would share its numbers.
+        self.random_bytes = Random(os.urandom(32)).randbytes
         self.residency: Residency
         self.stopping = False
         self.conflicts = 0
@@ -222,7 +227,7 @@ class Actor:
         batch = self._take(first, inbox)
         if unreachable is not None:
             batch = self._refuse(batch, unreachable)
-        while batch:
+        while batch and self._log is not None:  # None: everybody was answered, because the runtime closes
             if self._corrupt is not None:
                 batch = self._refuse_corrupt(batch, self._corrupt)
             batch = await self._round(batch)
@@ -256,7 +261,7 @@ class Actor:
         attempts = 0
         while batch and (log := self._log) is not None:
             mark = log.mark()
-            plan = apply(log, batch, self.name, max_writers=max_writers)
+            plan = apply(log, batch, self.name, services.random_bytes, max_writers=max_writers)
             if not plan.writes:
                 # A commit proves that its log was current; answers without one need the proof from the store.
                 if not current:

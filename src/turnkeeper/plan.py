@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from random import Random
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -18,9 +16,6 @@ from turnkeeper.stats import MemoryStats
 from turnkeeper.windows import Messages, Unbounded
 
 __all__ = ["Plan", "apply"]
-
-# Entry ids must be unique, not secret: a generator seeded by the system costs a third of asking it each time.
-_random_bytes: Final = Random(os.urandom(32)).randbytes
 
 
 class Plan:
@@ -59,10 +54,13 @@ class Plan:
         return [(request, _settled(answer, log)) for request, answer in self.answers]
 
 
-def apply(log: Log, batch: Sequence[Request], name: MemoryName, *, max_writers: int) -> Plan:
+def apply(
+    log: Log, batch: Sequence[Request], name: MemoryName, random_bytes: Callable[[int], bytes], *, max_writers: int
+) -> Plan:
     """Apply requests to `log` in order, as far as one slice reaches; the log's entries are tentative afterwards.
 
-    A slice ends before a delete, before a key that it already uses, and after `max_writers` writers.
+    A slice ends before a delete, before a key that it already uses, and after `max_writers` writers. Entries are
+    named by `random_bytes(16)`.
     """
     plan = Plan()
     keys: set[str] = set()
@@ -80,12 +78,12 @@ def apply(log: Log, batch: Sequence[Request], name: MemoryName, *, max_writers: 
                 plan.answers.append((request, True))
                 plan.consumed = 1
             break
-        plan.answers.append((request, _answer(log, request, plan, name)))
+        plan.answers.append((request, _answer(log, request, plan, name, random_bytes)))
         plan.consumed += 1
     return plan
 
 
-def _answer(log: Log, request: Request, plan: Plan, name: MemoryName) -> Any:
+def _answer(log: Log, request: Request, plan: Plan, name: MemoryName, random_bytes: Callable[[int], bytes]) -> Any:
     op = request.op
     if op == READ:
         return _read(log, request)
@@ -109,7 +107,7 @@ def _answer(log: Log, request: Request, plan: Plan, name: MemoryName) -> Any:
         return False  # there is no such memory
     else:
         return MemoryStats(log.version, log.count, log.size, log.created_at, log.updated_at)
-    plan.entries.append(Entry(op, _random_bytes(16), request.messages, request.key))
+    plan.entries.append(Entry(op, random_bytes(16), request.messages, request.key))
     plan.writers.append(request)
     return Receipt(log.version, len(request.messages))
 
@@ -127,6 +125,8 @@ def _settled(answer: Any, log: Log) -> Any:
     """Give an answer the row's number, which a new memory gets only when it is committed."""
     if not isinstance(answer, (Messages, MemoryStats, Receipt)) or answer.version.mid == log.mid:
         return answer
+    if answer.version.n == 0:
+        return answer  # there was no memory yet
     if isinstance(answer, Messages) and answer.version.n == log.n:
         return log.view()  # so that the next read finds the same object
     version = Version(log.mid, answer.version.n)

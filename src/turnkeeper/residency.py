@@ -43,10 +43,13 @@ class Residency:
         self._max_bytes = settings.max_resident_bytes
         self._make_actor = make_actor
         self._clock = clock
+        waits = [self._linger] if self._idle_timeout is None else [self._linger, self._idle_timeout]
+        self._interval = min(max(min(waits) / 2, _SHORTEST_SWEEP), _LONGEST_SWEEP)
         # Two orders of use: a sweep looks at the old end of each and stops early.
         self._resident: OrderedDict[MemoryName, Actor] = OrderedDict()
         self._running: OrderedDict[MemoryName, Actor] = OrderedDict()
-        # A coarse clock, set by each sweep: asking the loop for the time at every request would cost a microsecond.
+        # A coarse clock, set by each sweep and so behind by one interval at most: asking the loop for the time at
+        # every request would cost a microsecond.
         self._now = clock()
         self._wake = anyio.Event()
         self.bytes = 0
@@ -93,23 +96,22 @@ class Residency:
             self._running.move_to_end(actor.name)
         self.bytes += actor.size - actor.counted
         actor.counted = actor.size
-        if self._max_bytes is not None and self.bytes > self._max_bytes:
+        if self._too_much(0):
             self._make_room(0)
 
     async def sweep_for_ever(self) -> None:
         """End idle tasks and drop idle memories, as long as there are any."""
-        waits = [self._linger] if self._idle_timeout is None else [self._linger, self._idle_timeout]
-        interval = min(max(min(waits) / 2, _SHORTEST_SWEEP), _LONGEST_SWEEP)
         while True:
             if not self._running and (self._idle_timeout is None or not self._resident):
                 self._wake = anyio.Event()
                 await self._wake.wait()
-            await anyio.sleep(interval)
+            await anyio.sleep(self._interval)
             self.sweep()
 
     def sweep(self) -> None:
-        """Do one sweep: tasks idle for longer than `linger` end, memories idle for `idle_timeout` leave RAM."""
-        self._now = now = self._clock()
+        """Do one sweep: tasks idle for at least `linger` end, memories idle for at least `idle_timeout` leave RAM."""
+        self._now = self._clock()
+        now = self._now - self._interval
         for _ in range(len(self._running)):
             name, actor = next(iter(self._running.items()))
             if actor.used > now - self._linger:

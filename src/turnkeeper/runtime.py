@@ -128,7 +128,7 @@ class RuntimeCore:
                         self._clean.run(self._group.start_soon, self._supervise, task)
                     task_status.started()
                     await self._stop.wait()
-                    await self.portal.stop(cancel_remaining=True)
+                    await self.portal.stop()  # its calls have their answers and only need to hand them on
                     self._group.cancel_scope.cancel()
         except anyio.get_cancelled_exc_class():
             if self._stop.is_set():

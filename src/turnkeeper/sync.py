@@ -12,7 +12,13 @@ from typing import Any, Literal, NoReturn, TypeVar, Unpack, cast
 from anyio.from_thread import start_blocking_portal
 
 from turnkeeper.config import RuntimeOptions
-from turnkeeper.errors import InvalidArgumentError, MissingExtraError, RuntimeClosedError, RuntimeUsageError
+from turnkeeper.errors import (
+    InvalidArgumentError,
+    MissingExtraError,
+    OutcomeUnknownError,
+    RuntimeClosedError,
+    RuntimeUsageError,
+)
 from turnkeeper.log import CLEAR, Receipt, Version
 from turnkeeper.memory import add_request, set_request
 from turnkeeper.messages import MessageLike
@@ -166,11 +172,22 @@ def _call(core: RuntimeCore, instead: str, function: Callable[[], Any]) -> Any:
     core.check_reachable()
     if core.on_loop_thread():
         raise RuntimeUsageError(f"a blocking call on the event loop's own thread would never return; use '{instead}'")
+    failure: list[Exception] = []
+
+    async def run() -> Any:
+        try:
+            return await function()
+        except Exception as error:  # kept apart from the portal's own errors
+            failure.append(error)
+
     try:
-        return core.portal.call(function)
+        result = core.portal.call(run)
     except CancelledError:
-        raise RuntimeClosedError("the runtime closed while the call was under way; its outcome is unknown") from None
-    except RuntimeError as error:
-        if isinstance(error, RuntimeUsageError):
-            raise
+        raise OutcomeUnknownError(
+            "the event loop was torn down while the call was under way: it happened whole or not at all"
+        ) from None
+    except RuntimeError:
         raise RuntimeClosedError("the runtime is closed; nothing was changed") from None
+    if failure:
+        raise failure.pop()
+    return result
