@@ -1,0 +1,26 @@
+"""Tools for your own tests: a linearizability checker, stores that fail where told, control over residency."""
+
+from turnkeeper.testing.control import unload
+from turnkeeper.testing.faults import FaultStore, Stall
+from turnkeeper.testing.history import (
+    Call,
+    History,
+    HistoryUndecidedError,
+    HistoryViolation,
+    Recorder,
+    SyncRecorder,
+    check_history,
+)
+
+__all__ = [
+    "Call",
+    "FaultStore",
+    "History",
+    "HistoryUndecidedError",
+    "HistoryViolation",
+    "Recorder",
+    "Stall",
+    "SyncRecorder",
+    "check_history",
+    "unload",
+]
