@@ -45,8 +45,8 @@ ONLY_IN: dict[str, frozenset[str]] = {
     "asyncio": frozenset(),
     "trio": frozenset(),
     "uvloop": frozenset(),
-    "threading": frozenset({"sync", "lane"}),
-    "_thread": frozenset({"sync", "lane"}),
+    "threading": frozenset({"sync", "lane", "testing"}),  # testing: a store that stalls where a test says
+    "_thread": frozenset(),
 }
 
 # These only ask who is calling: `from threading import get_ident` is free for all.
@@ -178,7 +178,7 @@ class TestTheRulesThemselves:
             ("turnkeeper.log", "from turnkeeper import *", "turnkeeper is a name of the root"),
             ("turnkeeper.actor", "import asyncio", "asyncio is for nobody"),
             ("turnkeeper.actor", "def late():\n    from trio.lowlevel import checkpoint", "trio is for nobody"),
-            ("turnkeeper.actor", "import threading as t", "threading is for ['lane', 'sync']"),
+            ("turnkeeper.actor", "import threading as t", "threading is for ['lane', 'sync', 'testing']"),
         ],
     )
     def test_a_wrong_import_is_found(self, name: str, source: str, problem: str) -> None:

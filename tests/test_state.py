@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnkeeper import MemoryCorruptError
-from turnkeeper.log import Head, StoredEntry, Version, encode_payload
+from turnkeeper.log import Head, Loaded, StoredEntry, Version, encode_payload
 from turnkeeper.messages import encode_messages
 from turnkeeper.names import MemoryName
 from turnkeeper.state import Log, fold
-from turnkeeper.stores import Loaded
 
 NAME = MemoryName("", "m")
 Change = tuple[str, list[str]]

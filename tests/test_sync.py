@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any
 import anyio
 import pytest
 
-import turnkeeper.sync
 from turnkeeper import (
     ConflictError,
     InvalidArgumentError,
@@ -175,7 +175,7 @@ def test_errors_of_opening_come_through(tmp_path: Path) -> None:
 def test_backends_are_named_and_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidArgumentError, match="'asyncio', 'uvloop', 'trio'"), open_sync_runtime(backend="curio"):  # type: ignore[arg-type]
         pass
-    monkeypatch.setattr(turnkeeper.sync.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match="pip install trio"), open_sync_runtime(backend="trio"):
         pass
 

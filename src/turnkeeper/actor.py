@@ -30,6 +30,7 @@ from turnkeeper.log import (
     Conflict,
     Duplicate,
     Key,
+    LoadQuery,
     NotCommitted,
     Receipt,
     Rejected,
@@ -40,7 +41,6 @@ from turnkeeper.names import MemoryName
 from turnkeeper.plan import Plan, apply
 from turnkeeper.requests import ABANDONED, DELETE, DONE, QUEUED, TAKEN, Request
 from turnkeeper.state import Log
-from turnkeeper.stores import LoadQuery
 from turnkeeper.windows import Messages, Unbounded, Window
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ import msgspec
 from turnkeeper.config import Settings
 from turnkeeper.errors import MemoryCorruptError, StoreError, StoreUnavailableError
 from turnkeeper.lane import Lane, LaneTimeoutError
-from turnkeeper.log import NotCommitted, Outcome, Rejected, Slice, StoredReceipt, Unknown
+from turnkeeper.log import Loaded, LoadQuery, NotCommitted, Outcome, Rejected, Slice, StoredReceipt, Unknown
 from turnkeeper.names import MemoryName
 from turnkeeper.state import Log, fold
-from turnkeeper.stores import Loaded, LoadQuery, Store
+from turnkeeper.stores import Store
 
 __all__ = ["Committer", "Fetched", "GroupStatistics", "Reader"]
 

@@ -20,6 +20,8 @@ __all__ = [
     "Entry",
     "Head",
     "Key",
+    "LoadQuery",
+    "Loaded",
     "NotCommitted",
     "Outcome",
     "Receipt",
@@ -134,6 +136,27 @@ class StoredEntry(msgspec.Struct, frozen=True, gc=False):
     entry_id: bytes
     payload: bytes
     at: int
+
+
+class LoadQuery(msgspec.Struct, frozen=True, gc=False):
+    """Which memory to load, and what of it is known already (None: nothing)."""
+
+    name: MemoryName
+    known: Version | None = None
+
+
+class Loaded(msgspec.Struct, frozen=True, gc=False):
+    """One memory as it lies in the store, read at one instant.
+
+    Attributes:
+        head: its row, or None when there is no such memory.
+        after: the entries are those of the present state with a higher version than this; 0 for the whole state.
+        entries: in order of version.
+    """
+
+    head: Head | None
+    after: int
+    entries: tuple[StoredEntry, ...]
 
 
 class StoredReceipt(msgspec.Struct, frozen=True, gc=False):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import Context
+from threading import get_ident
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -77,7 +77,7 @@ class RuntimeCore:
         if self._state is not _NEW:
             raise RuntimeUsageError(f"this runtime is {self._state}; open a new one with open_runtime()")
         self._pid = os.getpid()
-        self._thread = threading.get_ident()
+        self._thread = get_ident()
         self._task = anyio.get_current_task().id
         self._stop = anyio.Event()
         self._ended = anyio.Event()
@@ -250,7 +250,7 @@ class RuntimeCore:
             if self._state is _NEW:
                 raise RuntimeUsageError("this runtime is not open: use it inside 'async with open_runtime(…)'")
             raise RuntimeClosedError(f"the runtime is {self._state}; nothing was changed")
-        if threading.get_ident() != self._thread or os.getpid() != self._pid:
+        if get_ident() != self._thread or os.getpid() != self._pid:
             self.check_process()
             raise RuntimeUsageError(
                 "this runtime belongs to another thread's event loop: call it through runtime.sync from other threads"
@@ -315,7 +315,7 @@ class RuntimeCore:
 
     def on_loop_thread(self) -> bool:
         """Tell whether the calling thread runs this runtime's event loop."""
-        return threading.get_ident() == self._thread
+        return get_ident() == self._thread
 
     def stats(self) -> RuntimeStats:
         """Return the counters of this instant."""

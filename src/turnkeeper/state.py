@@ -9,10 +9,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from turnkeeper.errors import MemoryCorruptError
-from turnkeeper.log import ADD, CLEAR, SET, Head, StoredEntry, Version
+from turnkeeper.log import ADD, CLEAR, SET, Head, Loaded, StoredEntry, Version
 from turnkeeper.messages import Message, SystemMessage, place_message, restore_message
 from turnkeeper.names import MemoryName
-from turnkeeper.stores import Loaded
 from turnkeeper.windows import Messages
 from turnkeeper.wire import decode, encode
 

@@ -12,8 +12,11 @@ def main() -> None:
     try:
         from turnkeeper.cli.commands import cli
     except ModuleNotFoundError as error:
-        if error.name not in ("click", "rich", "ddsketch"):
+        missing = (error.name or "").partition(".")[0]
+        if missing not in ("click", "rich", "ddsketch"):
             raise
-        sys.stderr.write(f"turnkeeper's command line needs {error.name}: pip install 'turnkeeper[cli]'\n")
+        sys.stderr.write(f"turnkeeper's command line needs {missing}: pip install 'turnkeeper[cli]'\n")
         sys.exit(2)
-    cli()
+    except KeyboardInterrupt:  # while loading, before there is a command that could say more
+        sys.exit(130)
+    cli(prog_name="turnkeeper")  # also when it is run as `python -m turnkeeper`

@@ -13,31 +13,10 @@ from typing import ClassVar
 
 import msgspec
 
-from turnkeeper.log import Head, Outcome, Slice, StoredEntry, StoredReceipt, Version
+from turnkeeper.log import Head, Loaded, LoadQuery, Outcome, Slice, StoredEntry, StoredReceipt
 from turnkeeper.names import MemoryName
 
-__all__ = ["Listed", "LoadQuery", "Loaded", "Store"]
-
-
-class LoadQuery(msgspec.Struct, frozen=True, gc=False):
-    """Which memory to load, and what of it is known already (None: nothing)."""
-
-    name: MemoryName
-    known: Version | None = None
-
-
-class Loaded(msgspec.Struct, frozen=True, gc=False):
-    """One memory as it lies in the store, read at one instant.
-
-    Attributes:
-        head: its row, or None when there is no such memory.
-        after: the entries are those of the present state with a higher version than this; 0 for the whole state.
-        entries: in order of version.
-    """
-
-    head: Head | None
-    after: int
-    entries: tuple[StoredEntry, ...]
+__all__ = ["Listed", "Store"]
 
 
 class Listed(msgspec.Struct, frozen=True, gc=False):

@@ -14,6 +14,8 @@ from turnkeeper.log import (
     Entry,
     Head,
     Key,
+    Loaded,
+    LoadQuery,
     Outcome,
     Receipt,
     Slice,
@@ -23,7 +25,7 @@ from turnkeeper.log import (
     encode_payload,
 )
 from turnkeeper.names import MemoryName
-from turnkeeper.stores.base import Listed, Loaded, LoadQuery, Store
+from turnkeeper.stores.base import Listed, Store
 
 __all__ = ["InMemoryStore"]
 

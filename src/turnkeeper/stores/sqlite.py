@@ -19,6 +19,8 @@ from turnkeeper.log import (
     Entry,
     Head,
     Key,
+    Loaded,
+    LoadQuery,
     Outcome,
     Receipt,
     Slice,
@@ -28,7 +30,7 @@ from turnkeeper.log import (
     encode_payload,
 )
 from turnkeeper.names import MemoryName
-from turnkeeper.stores.base import Listed, Loaded, LoadQuery, Store
+from turnkeeper.stores.base import Listed, Store
 from turnkeeper.stores.filelock import FileLock
 from turnkeeper.stores.filesystems import filesystem_of, is_network
 from turnkeeper.stores.sqlite_schema import check_format, migrate

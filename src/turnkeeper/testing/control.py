@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from turnkeeper.names import memory_name
-from turnkeeper.opening import Runtime
+
+if TYPE_CHECKING:
+    from turnkeeper.opening import Runtime
 
 __all__ = ["unload"]
 

@@ -400,9 +400,9 @@ class _Search:
 
     def _misses_version(self, left: int, state: _State, after: _State) -> bool:
         """Tell whether a read that is left showed a version that is over after the step, or that begins otherwise."""
-        if state.relation == _EXACT and (after.relation != _EXACT or after.low != state.low):
-            if self.shows.get(state.low, 0) & left and (after.relation, after.low) != (_LEAST, state.low):
-                return True
+        leaves = state.relation == _EXACT and (after.relation != _EXACT or after.low != state.low)
+        if leaves and self.shows.get(state.low, 0) & left and (after.relation, after.low) != (_LEAST, state.low):
+            return True
         return after.relation == _EXACT and any(
             self.tree.at[read] != after.node for read in _bits(self.shows.get(after.low, 0) & left)
         )
