@@ -272,7 +272,7 @@ class Actor:
                         return batch
                     if self._log is not log or log.n != mark.n:
                         continue
-                await self._reply(plan, log)
+                await self._reply(plan)
                 return batch[plan.consumed :]
             self._writing = plan.writers
             outcome = await services.committer.commit(plan.slice(self.name, log, mark.n))
@@ -280,9 +280,9 @@ class Actor:
             if isinstance(outcome, Committed):
                 if plan.deletes is not None:
                     self._log, self._corrupt = Log(), None
-                else:
-                    log.settle(outcome.mid, outcome.at)
-                await self._reply(plan, log)
+                elif log.settle(outcome.mid, outcome.at):
+                    plan.settle(log)
+                await self._reply(plan)
                 return batch[plan.consumed :]
             log.rollback(mark)
             if isinstance(outcome, Conflict):
@@ -346,9 +346,9 @@ class Actor:
 
     # Answering
 
-    async def _reply(self, plan: Plan, log: Log) -> None:
+    async def _reply(self, plan: Plan) -> None:
         refused: list[tuple[Request, Key, Exception]] = []
-        for request, result in plan.results(log):
+        for request, result in plan.answers:
             if isinstance(result, Exception) and request.key is not None:
                 refused.append((request, request.key, result))
             else:
@@ -394,8 +394,8 @@ class Actor:
             request.error = result
         else:
             request.result = result
-        request.state = DONE
         self._finish(request)
+        request.state = DONE
         request.done.set()
 
     def _finish(self, request: Request) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from turnkeeper.errors import InvalidArgumentError
 from turnkeeper.log import ADD, CLEAR, SET, Key, Receipt, Version
@@ -63,7 +63,8 @@ class ChatMemory:
             InvalidMessageError: one is no message; nothing was added.
             IdempotencyMismatchError: the key was used for something else.
         """
-        return cast(Receipt, await self._core.submit(self._name, add_request(messages, idempotency_key)))
+        receipt: Receipt = await self._core.submit(self._name, add_request(messages, idempotency_key))
+        return receipt
 
     async def set(
         self,
@@ -87,7 +88,9 @@ class ChatMemory:
             ConflictError: the memory is not at `if_version`.
             IdempotencyMismatchError: the key was used for something else.
         """
-        return cast(Receipt, await self._core.submit(self._name, set_request(messages, if_version, idempotency_key)))
+        request = set_request(messages, if_version, idempotency_key)
+        receipt: Receipt = await self._core.submit(self._name, request)
+        return receipt
 
     async def messages(self) -> Messages:
         """Return what the model should see: an immutable tuple with `.version`, the same object until it changes.
@@ -98,15 +101,18 @@ class ChatMemory:
 
     async def clear(self) -> Receipt:
         """Empty the memory and keep its name; a no-op when it is empty."""
-        return cast(Receipt, await self._core.submit(self._name, Request(CLEAR)))
+        receipt: Receipt = await self._core.submit(self._name, Request(CLEAR))
+        return receipt
 
     async def delete(self) -> bool:
         """Remove the memory and its name; True when there was one. Works for a corrupt memory too."""
-        return cast(bool, await self._core.submit(self._name, Request(DELETE)))
+        existed: bool = await self._core.submit(self._name, Request(DELETE))
+        return existed
 
     async def stats(self) -> MemoryStats:
         """Return its version, message count, size and times."""
-        return cast(MemoryStats, await self._core.submit(self._name, Request(STATS)))
+        stats: MemoryStats = await self._core.submit(self._name, Request(STATS))
+        return stats
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} id={self.id!r} namespace={self.namespace!r}>"
@@ -118,7 +124,7 @@ class ChatMemory:
 def add_request(messages: tuple[Any, ...], idempotency_key: str | None) -> Request:
     """Validate and encode an add, in the caller's task or thread."""
     batch = encode_messages(_flattened(messages))
-    return Request(ADD, batch, key=_key(ADD, batch, idempotency_key))
+    return Request(ADD, batch, key=None if idempotency_key is None else _key(ADD, batch, idempotency_key))
 
 
 def set_request(messages: tuple[Any, ...], if_version: Version | None, idempotency_key: str | None) -> Request:
@@ -130,20 +136,17 @@ def set_request(messages: tuple[Any, ...], if_version: Version | None, idempoten
     batch = encode_messages(_flattened(messages))
     if not batch:
         raise InvalidArgumentError("set needs at least one message; to empty a memory, use clear()")
-    return Request(SET, batch, key=_key(SET, batch, idempotency_key), if_version=if_version)
+    key = None if idempotency_key is None else _key(SET, batch, idempotency_key)
+    return Request(SET, batch, key=key, if_version=if_version)
 
 
 def _flattened(messages: tuple[Any, ...]) -> Iterable[Any]:
-    if len(messages) == 1 and not isinstance(messages[0], (Message, Mapping, str, bytes)):
-        only = messages[0]
-        if isinstance(only, Iterable):
-            return only
-    return messages
+    if len(messages) != 1 or isinstance(messages[0], (dict, Message, Mapping, str, bytes)):
+        return messages
+    return messages[0] if isinstance(messages[0], Iterable) else messages
 
 
-def _key(op: str, messages: tuple[Message, ...], idempotency_key: str | None) -> Key | None:
-    if idempotency_key is None or not messages:
-        return None
+def _key(op: str, messages: tuple[Message, ...], idempotency_key: str) -> Key | None:
     if not isinstance(idempotency_key, str) or not idempotency_key:
         raise InvalidArgumentError("an idempotency key is a non-empty str")
     try:
@@ -156,4 +159,4 @@ def _key(op: str, messages: tuple[Message, ...], idempotency_key: str | None) ->
     for message in messages:
         digest.update(len(message.raw).to_bytes(8, "big"))
         digest.update(message.raw)
-    return Key(idempotency_key, digest.digest())
+    return Key(idempotency_key, digest.digest()) if messages else None

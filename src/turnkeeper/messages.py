@@ -237,8 +237,9 @@ class ToolMessage(Message):
 MessageLike = Message | Mapping[str, Any]
 """What the handles take: one of our messages, or a mapping in OpenAI chat form."""
 
-_CLASS_OF_ROLE: Final[dict[str, type[Message]]] = {
-    role: message_class
+# Each role as one shared string, so that a million messages hold no copies of it, with its class.
+_ROLES: Final[dict[str, tuple[str, type[Message]]]] = {
+    role: (role, message_class)
     for message_class in (SystemMessage, UserMessage, AssistantMessage, ToolMessage)
     for role in message_class.roles
 }
@@ -266,7 +267,7 @@ def restore_message(raw: bytes, place: int = -1) -> Message:
     """
     fields = decode(raw)
     role = fields.get("role") if isinstance(fields, dict) else None
-    if not isinstance(role, str) or role not in _CLASS_OF_ROLE:
+    if not isinstance(role, str) or role not in _ROLES:
         raise ValueError("not an encoded message")
     return _build(role, raw, place)
 
@@ -277,12 +278,16 @@ def place_message(message: Message, version: int, index: int) -> None:
 
 
 def _encode_message(index: int, message: object) -> Message:
-    if isinstance(message, Message):
+    if isinstance(message, dict):
+        given = message
+    elif isinstance(message, Message):
         return _build(message.role, message.raw, -1)
-    if not isinstance(message, Mapping):
+    elif isinstance(message, Mapping):
+        given = dict(message)
+    else:
         raise InvalidMessageError(index, None, f"is a {type(message).__name__}, not a message or a mapping")
     try:
-        raw, fields = encode_faithfully(message if isinstance(message, dict) else dict(message))
+        raw, fields = encode_faithfully(given)
     except UnfaithfulError as error:
         raise InvalidMessageError(index, error.path or None, error.reason) from None
     return _build(_check(index, fields), raw, -1)
@@ -296,7 +301,8 @@ def _init(self: Message, fields: dict[str, object]) -> None:
 
 
 def _build(role: str, raw: bytes, place: int) -> Message:
-    message = _new(_CLASS_OF_ROLE[role])
+    role, message_class = _ROLES[role]
+    message = _new(message_class)
     _set_role(message, role)
     _set_raw(message, raw)
     _set_place(message, place)
@@ -304,20 +310,22 @@ def _build(role: str, raw: bytes, place: int) -> Message:
 
 
 def _check(index: int, fields: dict[str, Any]) -> str:
-    """Judge decoded fields; return the role (one shared string for each)."""
+    """Judge decoded fields; return the role."""
     role = fields.get("role")
-    if role is None:
-        raise InvalidMessageError(index, "role", "is missing")
-    message_class = _CLASS_OF_ROLE.get(role) if isinstance(role, str) else None
-    if message_class is None:
-        raise InvalidMessageError(index, "role", f"is none of {', '.join(_CLASS_OF_ROLE)}")
-    if message_class is ToolMessage:
+    if not isinstance(role, str):
+        if role is None:
+            raise InvalidMessageError(index, "role", "is missing")
+        raise InvalidMessageError(index, "role", "is no text")
+    if role == "assistant":
+        if (calls := fields.get("tool_calls")) is not None:
+            _check_calls(index, calls)
+    elif role in ToolMessage.roles:
         field = "tool_call_id" if role == "tool" else "name"
         if not isinstance(fields.get(field), str):
             raise InvalidMessageError(index, field, "is missing: a result has to say which call it answers")
-    elif message_class is AssistantMessage and (calls := fields.get("tool_calls")) is not None:
-        _check_calls(index, calls)
-    return message_class.roles[message_class.roles.index(role)]
+    elif role not in _ROLES:
+        raise InvalidMessageError(index, "role", f"is none of {', '.join(_ROLES)}")
+    return role
 
 
 def _check_calls(index: int, calls: object) -> None:

@@ -49,9 +49,9 @@ class Plan:
             name, log.mid, expected, tuple(self.entries), log.base, log.system, self.deletes is not None, log.updated_at
         )
 
-    def results(self, log: Log) -> list[tuple[Request, Any]]:
-        """Return the answers as callers see them, now that `log` is settled in its row."""
-        return [(request, _settled(answer, log)) for request, answer in self.answers]
+    def settle(self, log: Log) -> None:
+        """Give the answers the row's number, which a new memory gets only when it is committed."""
+        self.answers = [(request, _settled(answer, log)) for request, answer in self.answers]
 
 
 def apply(
@@ -60,10 +60,11 @@ def apply(
     """Apply requests to `log` in order, as far as one slice reaches; the log's entries are tentative afterwards.
 
     A slice ends before a delete, before a key that it already uses, and after `max_writers` writers. Entries are
-    named by `random_bytes(16)`.
+    named by `random_bytes`, 16 each.
     """
     plan = Plan()
     keys: set[str] = set()
+    ids = random_bytes(16 * len(batch))
     for request in batch:
         if len(plan.writers) == max_writers:
             break
@@ -78,12 +79,12 @@ def apply(
                 plan.answers.append((request, True))
                 plan.consumed = 1
             break
-        plan.answers.append((request, _answer(log, request, plan, name, random_bytes)))
+        plan.answers.append((request, _answer(log, request, plan, name, ids)))
         plan.consumed += 1
     return plan
 
 
-def _answer(log: Log, request: Request, plan: Plan, name: MemoryName, random_bytes: Callable[[int], bytes]) -> Any:
+def _answer(log: Log, request: Request, plan: Plan, name: MemoryName, ids: bytes) -> Any:
     op = request.op
     if op == READ:
         return _read(log, request)
@@ -107,7 +108,9 @@ def _answer(log: Log, request: Request, plan: Plan, name: MemoryName, random_byt
         return False  # there is no such memory
     else:
         return MemoryStats(log.version, log.count, log.size, log.created_at, log.updated_at)
-    plan.entries.append(Entry(op, random_bytes(16), request.messages, request.key))
+    entries = plan.entries
+    place = 16 * len(entries)
+    entries.append(Entry(op, ids[place : place + 16], request.messages, request.key))
     plan.writers.append(request)
     return Receipt(log.version, len(request.messages))
 
@@ -122,11 +125,8 @@ def _read(log: Log, request: Request) -> Messages | Exception:
 
 
 def _settled(answer: Any, log: Log) -> Any:
-    """Give an answer the row's number, which a new memory gets only when it is committed."""
-    if not isinstance(answer, (Messages, MemoryStats, Receipt)) or answer.version.mid == log.mid:
-        return answer
-    if answer.version.n == 0:
-        return answer  # there was no memory yet
+    if not isinstance(answer, (Messages, MemoryStats, Receipt)) or answer.version.n == 0:
+        return answer  # of no row: there was no memory yet
     if isinstance(answer, Messages) and answer.version.n == log.n:
         return log.view()  # so that the next read finds the same object
     version = Version(log.mid, answer.version.n)

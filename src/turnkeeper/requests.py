@@ -56,7 +56,7 @@ class Request:
     ) -> None:
         self.op = op
         self.messages = messages
-        self.size = sum([len(message.raw) for message in messages])
+        self.size = len(messages[0].raw) if len(messages) == 1 else sum([len(message.raw) for message in messages])
         self.key = key
         self.if_version = if_version
         self.window = window

@@ -75,12 +75,14 @@ class Residency:
     def find_or_make(self, name: MemoryName) -> Actor:
         """Return the memory's actor; what has been idle longest makes room for a new one."""
         actor = self.find(name)
-        if actor is None:
-            self._make_room(1)
-            actor = self._resident[name] = self._make_actor(name)
-            actor.used = self._now
-            self.peak = max(self.peak, len(self._resident))
-            self._wake.set()
+        return self._make(name) if actor is None else actor
+
+    def _make(self, name: MemoryName) -> Actor:
+        self._make_room(1)
+        actor = self._resident[name] = self._make_actor(name)
+        actor.used = self._now
+        self.peak = max(self.peak, len(self._resident))
+        self._wake.set()
         return actor
 
     def started(self, actor: Actor) -> None:

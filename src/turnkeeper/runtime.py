@@ -9,6 +9,7 @@ from contextvars import Context
 from threading import get_ident
 from types import TracebackType
 from typing import Any, Final, Self
+from weakref import WeakSet
 
 import anyio
 from anyio.abc import TaskGroup
@@ -36,6 +37,18 @@ _NEW: Final = "not opened yet"
 _OPEN: Final = "open"
 _CLOSING: Final = "closing"
 _CLOSED: Final = "closed"
+_FORKED: Final = "the parent process's"
+
+_opened: Final[WeakSet[RuntimeCore]] = WeakSet()
+
+
+def _disown_in_child() -> None:
+    for core in list(_opened):
+        core.disown()
+
+
+# Loop, threads and locks stay with the parent. Asking for the process id at every request would cost more.
+os.register_at_fork(after_in_child=_disown_in_child)
 
 
 class RuntimeCore:
@@ -49,7 +62,6 @@ class RuntimeCore:
         self.settings = settings
         self.store = store
         self._state = _NEW
-        self._pid = 0
         self._thread = 0
         self._task = 0
         self._failed_at_close = 0
@@ -76,10 +88,11 @@ class RuntimeCore:
         """Open the store and start the runtime's tasks. Cancelled or failing, it leaves nothing open."""
         if self._state is not _NEW:
             raise RuntimeUsageError(f"this runtime is {self._state}; open a new one with open_runtime()")
-        self._pid = os.getpid()
         self._thread = get_ident()
         self._task = anyio.get_current_task().id
         self._stop = anyio.Event()
+        # The running loop's own class: `anyio.Event()` would find out at every request which loop is running.
+        self._make_event = type(self._stop)
         self._ended = anyio.Event()
         inline = self.store.inline
         self._lanes = () if inline else (Lane("turnkeeper commit"), Lane("turnkeeper read"))
@@ -98,6 +111,11 @@ class RuntimeCore:
             await self._leave_outer()
             raise
         self._state = _OPEN
+        _opened.add(self)
+
+    def disown(self) -> None:
+        """Mark this runtime as belonging to the parent process: called in a forked child."""
+        self._state = _FORKED
 
     def _prepare(self) -> None:
         settings, store = self.settings, self.store
@@ -247,11 +265,9 @@ class RuntimeCore:
             RuntimeClosedError: closing or closed.
         """
         if self._state is not _OPEN:
-            if self._state is _NEW:
-                raise RuntimeUsageError("this runtime is not open: use it inside 'async with open_runtime(…)'")
+            self.check_reachable()
             raise RuntimeClosedError(f"the runtime is {self._state}; nothing was changed")
-        if get_ident() != self._thread or os.getpid() != self._pid:
-            self.check_process()
+        if get_ident() != self._thread:
             raise RuntimeUsageError(
                 "this runtime belongs to another thread's event loop: call it through runtime.sync from other threads"
             )
@@ -265,14 +281,10 @@ class RuntimeCore:
         """
         if self._state is _NEW:
             raise RuntimeUsageError("this runtime is not open: use it inside 'async with open_runtime(…)'")
-        self.check_process()
+        if self._state is _FORKED:
+            raise RuntimeUsageError("this runtime was opened before os.fork(): open a new one in the child")
         if self._state is _CLOSED:
             raise RuntimeClosedError(f"the runtime is {self._state}; nothing was changed")
-
-    def check_process(self) -> None:
-        """Refuse use in a forked child: loop, threads and locks stayed with the parent."""
-        if os.getpid() != self._pid:
-            raise RuntimeUsageError("this runtime was opened before os.fork(): open a new one in the child")
 
     async def submit(self, name: MemoryName, request: Request) -> Any:
         """Put a request into its memory's mailbox and return the answer, or raise it.
@@ -280,7 +292,7 @@ class RuntimeCore:
         A caller cancelled before the actor takes the request has changed nothing; later the request runs to its end.
         """
         self.check_usable()
-        request.done = anyio.Event()
+        request.done = self._make_event()
         if not self._admission.admit(request.size):
             await self._admission.wait(request.size)
             if self._state is not _OPEN:

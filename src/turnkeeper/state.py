@@ -125,13 +125,15 @@ class Log:
             self._view = Messages(self._messages or (), Version(self.mid, self.n))
         return self._view
 
-    def settle(self, mid: int, at: int) -> None:
-        """Note that the tentative entries are committed, at `at` and in row `mid`."""
-        if self.mid != mid:
-            self.mid = mid
-            self.created_at = at
-            self._view = None
+    def settle(self, mid: int, at: int) -> bool:
+        """Note that the tentative entries are committed, at `at` and in row `mid`; True when they made the row."""
         self.updated_at = at
+        if self.mid == mid:
+            return False
+        self.mid = mid
+        self.created_at = at
+        self._view = None
+        return True
 
     def extend(self, loaded: Loaded, name: MemoryName) -> Log:
         """Return the log with what was read from the store behind it: this object, or a new one where it has to be.

@@ -46,12 +46,23 @@ def decode(data: bytes | memoryview) -> Any:
         return json.loads(str(data, "utf-8"), parse_constant=_refuse_constant)
 
 
-def encode_faithfully(value: Any) -> tuple[bytes, Any]:
-    """Encode, and return the bytes together with what they decode to: a deep copy that shares nothing mutable.
+def encode_faithfully(value: dict[Any, Any]) -> tuple[bytes, dict[str, Any]]:
+    """Encode an object, and return the bytes together with what they decode to.
 
     Raises:
         UnfaithfulError: the value would come back changed, is cyclic, too deep, or no JSON at all.
     """
+    for key, item in value.items():
+        if type(key) is not str or (type(item) is not str and item is not None):
+            return _encode_and_compare(value)
+    # Most messages are nothing but texts, which can't come back changed: no need to look.
+    try:
+        return _encode(value), value
+    except UnicodeEncodeError:
+        return _encode_and_compare(value)
+
+
+def _encode_and_compare(value: dict[Any, Any]) -> tuple[bytes, dict[str, Any]]:
     try:
         data = encode(value)
         copy = decode(data)
