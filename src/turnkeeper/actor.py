@@ -11,6 +11,7 @@ from random import Random, random
 from typing import TYPE_CHECKING, Final
 
 import anyio
+from anyio.lowlevel import checkpoint
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from turnkeeper.admission import Admission
@@ -67,6 +68,7 @@ class Services:
         "admission",
         "committer",
         "conflicts",
+        "make_event",
         "random_bytes",
         "reader",
         "residency",
@@ -84,9 +86,11 @@ class Services:
         reader: Reader,
         admission: Admission,
         spawn: Callable[[Actor, Inbox], None],
+        make_event: Callable[[], anyio.Event],
         *,
         strong: bool,
     ) -> None:
+        self.make_event = make_event
         self.settings = settings
         self.committer = committer
         self.reader = reader
@@ -109,7 +113,18 @@ class Actor:
     a while without requests; log and view stay, and the next request starts a new one. Nothing here is thread-safe.
     """
 
-    __slots__ = ("_corrupt", "_log", "_mailbox", "_outstanding", "_services", "_writing", "counted", "name", "used")
+    __slots__ = (
+        "_corrupt",
+        "_log",
+        "_mailbox",
+        "_outstanding",
+        "_services",
+        "_wake",
+        "_writing",
+        "counted",
+        "name",
+        "used",
+    )
 
     def __init__(self, name: MemoryName, services: Services) -> None:
         self.name = name
@@ -119,6 +134,7 @@ class Actor:
         self._log: Log | None = None
         self._corrupt: MemoryCorruptError | None = None
         self._mailbox: MemoryObjectSendStream[Request] | None = None
+        self._wake: anyio.Event | None = None  # set to wake the task, None while it is awake
         self._outstanding: set[Request] | None = None
         self._writing: list[Request] | None = None
 
@@ -158,6 +174,7 @@ class Actor:
             self._mailbox.send_nowait(request)
         except anyio.WouldBlock:
             return False
+        self._rouse()
         return True
 
     async def offer_in_turn(self, request: Request) -> None:
@@ -166,6 +183,7 @@ class Actor:
         # Where the task is gone meanwhile, it has answered everything outstanding.
         with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             await self._mailbox.send(request)
+            self._rouse()  # it may have emptied its mailbox and parked before there was room for this one
 
     def abandon(self, request: Request) -> None:
         """Note that a caller left: a request that was not taken yet will never run."""
@@ -180,6 +198,12 @@ class Actor:
             self._mailbox.close()
             self._mailbox = None
             self._outstanding = None
+            self._rouse()
+
+    def _rouse(self) -> None:
+        if self._wake is not None:
+            self._wake.set()
+            self._wake = None
 
     def fail_outstanding(self, make_error: Callable[[], Exception]) -> int:
         """Answer every pending request with an error of its own, and return how many; forget the log.
@@ -207,10 +231,17 @@ class Actor:
             with inbox:
                 while True:
                     try:
-                        first = await inbox.receive()
+                        first = inbox.receive_nowait()
+                    except anyio.WouldBlock:
+                        # Parked at an event of its own: a stream's receive costs twice as much, and hands an item to
+                        # a task that may be cancelled natively before it wakes, which would lose it.
+                        self._wake = wake = self._services.make_event()
+                        await wake.wait()
+                        continue
                     except anyio.EndOfStream:
                         return
-                    await self._serve(first, inbox)
+                    if await self._serve(first, inbox) == _BATCH:
+                        await checkpoint()  # there may be more: let others have their turn
         except BaseException as error:
             cancelled = isinstance(error, anyio.get_cancelled_exc_class())
             if (cancelled and self._services.stopping) or not (cancelled or isinstance(error, Exception)):
@@ -221,10 +252,12 @@ class Actor:
             logger.error("the task of a memory %s", reason)
             self.fail_outstanding(lambda: self._interrupted(reason))
 
-    async def _serve(self, first: Request, inbox: Inbox) -> None:
+    async def _serve(self, first: Request, inbox: Inbox) -> int:
+        """Answer a batch and return its size."""
         unreachable = await self._load() if self._log is None else None
         # The point of no return: from here on what was taken runs to its end.
         batch = self._take(first, inbox)
+        size = len(batch)
         if unreachable is not None:
             batch = self._refuse(batch, unreachable)
         while batch and self._log is not None:  # None: everybody was answered, because the runtime closes
@@ -234,6 +267,7 @@ class Actor:
         if self._corrupt is not None:
             self._log = None  # look again next time: it may have been repaired
         self._services.residency.settle(self)
+        return size
 
     def _take(self, first: Request, inbox: Inbox) -> list[Request]:
         batch: list[Request] = []
@@ -260,6 +294,7 @@ class Actor:
         max_writers = _BATCH
         attempts = 0
         while batch and (log := self._log) is not None:
+            version = log.n
             mark = log.mark()
             plan = apply(log, batch, self.name, services.random_bytes, max_writers=max_writers)
             if not plan.writes:
@@ -270,19 +305,21 @@ class Actor:
                         return self._refuse(batch, unreachable)
                     if self._corrupt is not None:
                         return batch
-                    if self._log is not log or log.n != mark.n:
+                    if self._log is not log or log.n != version:
                         continue
-                await self._reply(plan)
+                if refused := self._reply(plan):
+                    await self._reconsider(refused)
                 return batch[plan.consumed :]
             self._writing = plan.writers
-            outcome = await services.committer.commit(plan.slice(self.name, log, mark.n))
+            outcome = await services.committer.commit(plan.slice(self.name, log, version))
             self._writing = None
             if isinstance(outcome, Committed):
                 if plan.deletes is not None:
                     self._log, self._corrupt = Log(), None
                 elif log.settle(outcome.mid, outcome.at):
                     plan.settle(log)
-                await self._reply(plan)
+                if refused := self._reply(plan):
+                    await self._reconsider(refused)
                 return batch[plan.consumed :]
             log.rollback(mark)
             if isinstance(outcome, Conflict):
@@ -346,13 +383,17 @@ class Actor:
 
     # Answering
 
-    async def _reply(self, plan: Plan) -> None:
-        refused: list[tuple[Request, Key, Exception]] = []
+    def _reply(self, plan: Plan) -> list[tuple[Request, Key, Exception]]:
+        """Answer everybody but those whose refusal has to be reconsidered, and return these."""
+        refused = []
         for request, result in plan.answers:
-            if isinstance(result, Exception) and request.key is not None:
+            if request.key is not None and isinstance(result, Exception):
                 refused.append((request, request.key, result))
             else:
                 self._answer(request, result)
+        return refused
+
+    async def _reconsider(self, refused: list[tuple[Request, Key, Exception]]) -> None:
         for request, key, error in refused:
             self._answer(request, await self._look_up(request, key, error))
 

@@ -63,13 +63,15 @@ def apply(
     named by `random_bytes`, 16 each.
     """
     plan = Plan()
-    keys: set[str] = set()
+    keys: set[str] | None = None
     ids = random_bytes(16 * len(batch))
     for request in batch:
         if len(plan.writers) == max_writers:
             break
         if request.key is not None:
-            if request.key.key in keys:
+            if keys is None:
+                keys = set()
+            elif request.key.key in keys:
                 break
             keys.add(request.key.key)
         if request.op == DELETE and log.mid != 0:

@@ -125,7 +125,13 @@ class RuntimeCore:
         self._committer = Committer(store, settings, commit_lane, read_lane)
         self._reader = Reader(store, settings, read_lane)
         services = self._services = Services(
-            settings, self._committer, self._reader, self._admission, self._spawn, strong=strong
+            settings,
+            self._committer,
+            self._reader,
+            self._admission,
+            self._spawn,
+            self._make_event,
+            strong=strong,
         )
         self._residency = services.residency = Residency(settings, lambda name: Actor(name, services))
 

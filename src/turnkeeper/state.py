@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -25,18 +25,9 @@ class _Payload(msgspec.Struct):
     messages: list[msgspec.Raw] = msgspec.field(default_factory=list)
 
 
+Mark: TypeAlias = tuple[int, int, int, int, "deque[Message] | None", int]
+
 _decode_payload = msgspec.json.Decoder(_Payload).decode
-
-
-class Mark(NamedTuple):
-    """Where a log stood: what `rollback` goes back to."""
-
-    n: int
-    base: int
-    system: int
-    size: int
-    messages: deque[Message] | None
-    length: int
 
 
 class Log:
@@ -108,8 +99,8 @@ class Log:
             queue.append(message)
 
     def mark(self) -> Mark:
-        """Note where the log stands, before tentative entries."""
-        return Mark(self.n, self.base, self.system, self.size, self._messages, self.count)
+        """Note where the log stands, before tentative entries: what `rollback` goes back to."""
+        return self.n, self.base, self.system, self.size, self._messages, self.count
 
     def rollback(self, mark: Mark) -> None:
         """Drop all entries since `mark`; costs one step for each message dropped."""

@@ -10,14 +10,13 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Awaitable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 __all__ = [
-    "AsyncMemory",
-    "BlockingMemory",
     "Call",
     "History",
     "HistoryUndecidedError",
@@ -31,10 +30,11 @@ __all__ = [
 Op: TypeAlias = Literal["add", "set", "clear", "delete", "messages"]
 Outcome: TypeAlias = Literal["ok", "failed", "unknown", "conflict"]
 
-_DEAD: Final = 0  # contents that no read begins with
-_ROOT: Final = 1  # no contents
-# What is known of the present version: it is `low`, above it, at least it, or any that no recorded write made.
-_EXACT, _ABOVE, _LEAST, _ANY = range(4)
+_DEAD: Final = 0  # the node of all contents that no read begins with
+_ROOT: Final = 1  # the node of no contents
+# What is known of the present version: it is `low`, the last one known; it is above `low`; it is `low` or above; the
+# memory doesn't exist; it does not, or is above `low`. All that follows is above `low`.
+_EXACT, _ABOVE, _LEAST, _NONE, _EITHER = range(5)
 
 
 class HistoryViolation(AssertionError):  # noqa: N818 (a verdict, like the class it extends)
@@ -45,7 +45,6 @@ class HistoryViolation(AssertionError):  # noqa: N818 (a verdict, like the class
     """
 
     def __init__(self, explanation: str, steps: int = 0) -> None:
-        """Say what could not be placed, after how many steps."""
         super().__init__(explanation)
         self.steps = steps
 
@@ -62,13 +61,13 @@ class Call:
         sender: who called.
         op: the operation's name.
         argument: the tokens written; those of one `add` are one atomic batch.
-        invoked: position on the logical clock all calls share.
+        invoked: position on the logical clock that all calls share.
         returned: the same, None when the call never came back.
         outcome: "ok"; "failed": certainly without effect; "unknown": takes effect once, at any time after `invoked`
             and even after `returned`, or never; "conflict": refused because the version was not `if_version`.
         result: the tokens a read showed.
         version: what a write made or a read showed, None when not known. Versions are ordered, rise with every write
-            and are not used again after a delete; a memory that doesn't exist may show one below all others.
+            and are not used again after a delete; a memory that doesn't exist shows one below all others, or None.
         if_version: the version a conditional `set` was made for.
     """
 
@@ -83,14 +82,12 @@ class Call:
     if_version: Any = None
 
     def __post_init__(self) -> None:
-        """Refuse an answer without a return, or a successful read without a result."""
         if self.outcome in ("ok", "conflict") and (self.returned is None or self.returned < self.invoked):
             raise ValueError(f"{self}: an answered call returns, and not before it was invoked")
         if self.outcome == "ok" and self.op == "messages" and self.result is None:
             raise ValueError(f"{self}: a successful read has a result")
 
     def __str__(self) -> str:
-        """Return one line with all that is known."""
         line = f"{self.sender}: {self.op}{_brief(self.argument)}"
         line += "" if self.if_version is None else f" if {self.if_version}"
         line += "" if self.result is None else f" -> {_brief(self.result)}"
@@ -128,81 +125,10 @@ def _bits(mask: int) -> Iterator[int]:
         mask ^= bit
 
 
-class _Tree:
-    """The prefix tree of all results. Sets of calls are bit masks over their positions in `calls`."""
-
-    def __init__(self, calls: Sequence[Call], initial: Sequence[Hashable]) -> None:
-        self.calls = calls
-        places: dict[Hashable, list[tuple[int, int]]] = {token: [(-1, 0)] for token in initial}
-        for index, call in enumerate(calls):
-            for position, token in enumerate(call.argument if call.outcome != "conflict" else ()):
-                places.setdefault(token, []).append((index, position))
-        self.places = places
-        # A token with one place tells who wrote it; a call with only such tokens can be seen only whole, and once.
-        self.sole = {token: found[0] for token, found in places.items() if len(found) == 1 and found[0][0] >= 0}
-        self.whole = {i for i, call in enumerate(calls) if all(token in self.sole for token in call.argument)}
-        self.children: list[dict[Hashable, int]] = [{}, {}]
-        self.live = [0, 0]  # by node: the sole writers of its contents
-        self.below = [0, 0]  # by node: the reads that begin with its contents
-        self.last: list[tuple[int, int]] = [(-1, 0), (-1, 0)]
-        self.before = [0] * len(calls)
-        self.at: dict[int, int] = {}
-        parents = [_DEAD, _DEAD]
-        for index, call in enumerate(calls):
-            if call.result is None or call.op != "messages":
-                continue
-            node = _ROOT
-            for token in call.result:
-                child = self.children[node].get(token)
-                if child is None:
-                    child = self._grow(node, token, call)
-                    parents.append(node)
-                node = child
-            self._end_batch(node, (-1, 0), call)
-            self.at[index] = node
-            self.below[node] |= 1 << index
-            self.before[index] |= self.live[node]
-        for node in range(len(parents) - 1, _ROOT, -1):
-            self.below[parents[node]] |= self.below[node]
-
-    def _grow(self, node: int, token: Hashable, read: Call) -> int:
-        if token not in self.places:
-            raise HistoryViolation(f"{read} shows {token!r}, which no call wrote that can have had an effect")
-        writer, position = place = self.sole.get(token, (-1, 0))
-        self._end_batch(node, place, read)
-        if writer in self.whole:
-            again = self.live[node] >> writer & 1
-            begins = not again and (node == _ROOT or self.calls[writer].op == "add")
-            if self.last[node] != (writer, position - 1) if position else not begins:
-                raise HistoryViolation(f"{read} shows {token!r} where it can't be: {self.calls[writer]} wrote it, once")
-        if writer >= 0:
-            self.before[writer] |= self.live[node] & ~(1 << writer)
-        self.children[node][token] = len(self.children)
-        self.children.append({})
-        self.live.append(self.live[node] | (1 << writer if writer >= 0 else 0))
-        self.below.append(0)
-        self.last.append(place)
-        return len(self.children) - 1
-
-    def _end_batch(self, node: int, follows: tuple[int, int], read: Call) -> None:
-        writer, position = self.last[node]
-        if (
-            writer in self.whole
-            and position + 1 < len(self.calls[writer].argument)
-            and follows != (writer, position + 1)
-        ):
-            raise HistoryViolation(f"{read} shows only a part of {self.calls[writer]}")
-
-    def walk(self, node: int, tokens: Iterable[Hashable]) -> int:
-        for token in tokens:
-            node = self.children[node].get(token, _DEAD)
-        return node
-
-
 class _State(NamedTuple):
     node: int
-    relation: int = _ANY
-    low: int = 0
+    relation: int = _EITHER
+    low: int = -1
 
 
 _Path: TypeAlias = "tuple[_Path, int] | None"
@@ -210,56 +136,74 @@ _Move: TypeAlias = tuple[int, _State, _Path]
 
 
 class _Search:
-    """The calls that matter, by deadline: the lowest bit of a mask is what has to be placed first."""
+    """The calls that matter, by deadline. Sets of calls are bit masks: the lowest bit has to be placed first."""
 
     def __init__(self, calls: Iterable[Call], initial: tuple[Hashable, ...]) -> None:
         kept = [
-            replace(call, version=None, returned=None) if call.outcome == "unknown" else call
+            call
+            if call.outcome == "ok"
+            else replace(call, version=None, returned=None if call.outcome == "unknown" else call.returned)
             for call in calls
             if call.outcome == "ok"
             or (call.outcome == "conflict" and call.if_version is not None)
             or (call.outcome == "unknown" and call.op != "messages")
         ]
         kept.sort(key=lambda call: (math.inf if call.returned is None else call.returned, call.invoked))
-        self.calls, self.initial, self.tree = kept, initial, _Tree(kept, initial)
-        self.before = self.tree.before
-        self.start = _State(self.tree.walk(_ROOT, initial))
+        self.calls, self.initial = kept, initial
+        self.before = [0] * len(kept)  # by call: those that precede it for another reason than time
+        self.reads = self.required = self.barren = 0
+        self._grow_tree()
+        self.start = _State(self._walk(_ROOT, initial))
         self.conditional = any(call.if_version is not None for call in kept)
-        self.reads = self.barren = self.required = 0
-        shown = {token for children in self.tree.children for token in children}
+        shown = {token for children in self.children for token in children}
         for index, call in enumerate(kept):
-            bit = 1 << index
             if call.op == "messages":
-                self.reads |= bit
+                self.reads |= 1 << index
             elif call.outcome != "conflict" and (
-                not shown.issuperset(call.argument)
-                or (call.op == "set" and self.tree.walk(_ROOT, call.argument) == _DEAD)
+                not shown.issuperset(call.argument) or (call.op == "set" and self._walk(_ROOT, call.argument) == _DEAD)
             ):
-                self.barren |= bit  # no read ever shows it: all it can do is to lead to the dead state
+                self.barren |= 1 << index  # no read shows it: all it can do is to lead to the dead state
             if call.outcome != "unknown":
-                self.required |= bit
-        for node in self.tree.at.values():
-            self.required |= self.tree.live[node]
-        # A barren call that may not have happened explains nothing but a conflict.
-        self.everything = ((1 << len(kept)) - 1) & ~(0 if self.conditional else self.barren & ~self.required)
+                self.required |= 1 << index
+        # A barren call that may not have happened can explain what a conditional call met, and nothing else.
+        needless = 0 if self.conditional else self.barren & ~self.required
+        self.everything = ((1 << len(kept)) - 1) & ~needless
         self._order_by_version()
-        by_start = sorted(range(len(kept)), key=lambda index: kept[index].invoked)
-        senders: dict[Hashable, int] = {}
-        free: dict[Hashable, int] = {}
-        self.pipelined = False
-        prefixes = [0]
-        for index in by_start:
-            call = kept[index]
-            prefixes.append(prefixes[-1] | 1 << index)
-            self.before[index] |= senders.get(call.sender, 0)
-            self.pipelined |= call.invoked <= free.get(call.sender, -1)
-            if call.outcome != "unknown":
-                senders[call.sender] = senders.get(call.sender, 0) | 1 << index
-                free[call.sender] = call.returned or 0
-        starts = [kept[index].invoked for index in by_start]
-        self.started = [prefixes[-1 if call.returned is None else bisect_right(starts, call.returned)] for call in kept]
-        self.wipers: dict[int, int] = {}
-        self.doomed: set[int] = set()
+        self._order_by_time()
+
+    def _grow_tree(self) -> None:
+        """Build the prefix tree of all results. A token written in one place only tells which call wrote it."""
+        places: dict[Hashable, list[int]] = {token: [-1] for token in self.initial}
+        for index, call in enumerate(self.calls):
+            for token in call.argument if call.outcome != "conflict" else ():
+                places.setdefault(token, []).append(index)
+        self.children: list[dict[Hashable, int]] = [{}, {}]
+        self.live = [0, 0]  # by node: the calls whose tokens its contents are, as far as tokens tell
+        self.at: dict[int, int] = {}  # by read: its node
+        for index, call in enumerate(self.calls):
+            if call.result is None or call.op != "messages":
+                continue
+            node = _ROOT
+            for token in call.result:
+                if token not in self.children[node]:
+                    if token not in places:
+                        raise HistoryViolation(f"{call}: no call that can have had an effect wrote {token!r}")
+                    live, writers = self.live[node], places[token]
+                    if len(writers) == 1 and writers[0] >= 0:
+                        self.before[writers[0]] |= live & ~(1 << writers[0])
+                        live |= 1 << writers[0]
+                    self.children[node][token] = len(self.children)
+                    self.children.append({})
+                    self.live.append(live)
+                node = self.children[node][token]
+            self.at[index] = node
+            self.before[index] |= self.live[node]
+            self.required |= self.live[node]
+
+    def _walk(self, node: int, tokens: Iterable[Hashable]) -> int:
+        for token in tokens:
+            node = self.children[node].get(token, _DEAD)
+        return node
 
     def _order_by_version(self) -> None:
         calls = self.calls
@@ -267,44 +211,58 @@ class _Search:
         given.sort()
         self.rank = [None if call.version is None else bisect_left(given, call.version) for call in calls]
         self.wanted = [None if call.if_version is None else bisect_left(given, call.if_version) for call in calls]
+        # Conflicts, and versions asked for that no recorded call made or showed.
+        self.asking = [
+            i
+            for i, wanted in enumerate(self.wanted)
+            if wanted is not None and (calls[i].outcome == "conflict" or wanted not in self.rank)
+        ]
         ranked = sorted((rank, i) for i, rank in enumerate(self.rank) if rank is not None and calls[i].op != "delete")
         makers = {i for _, i in ranked if calls[i].op == "set" or (calls[i].op == "add" and calls[i].argument)}
-        self.made = {rank for rank, i in ranked if i in makers}
-        lowest = min(self.made, default=math.inf)
+        # The lowest version may be what a memory shows that doesn't exist: then it can come back, after a delete.
+        self.absent = -1 if any(rank == 0 and (i in makers or calls[i].result) for rank, i in ranked) else 0
         self.anchored = lower = 0
-        self.shows: dict[int, int] = {}
-        self.clashes: dict[int, int] = {}
-        for i, call in enumerate(calls):
-            wanted = self.wanted[i]
-            if wanted is not None and call.outcome == "conflict":
-                self.clashes[wanted] = self.clashes.get(wanted, 0) | 1 << i
-        for _, group in itertools.groupby(ranked, key=lambda pair: pair[0]):
-            same = 0
-            pairs = list(group)
-            for _, i in pairs:
-                same |= 1 << i if i in makers else 0
-            for rank, i in pairs:
-                if rank >= lowest and calls[i].op == "messages":
-                    self.shows[rank] = self.shows.get(rank, 0) | 1 << i
-                self.before[i] |= lower | (0 if i in makers else same)
-                # Below all writes is what a memory shows that doesn't exist: that may come again, after a delete.
-                if rank >= lowest or calls[i].result:
-                    self.anchored |= 1 << i
-            for _, i in pairs:
-                lower |= self.anchored & 1 << i
+        for rank, pairs in itertools.groupby(ranked, key=lambda pair: pair[0]):
+            group = [i for _, i in pairs]
+            made = sum(1 << i for i in group if i in makers)
+            for i in group:
+                self.before[i] |= lower | (0 if i in makers else made)
+                self.anchored |= 1 << i if rank != self.absent else 0
+            lower = self.anchored
+        self.unclear = sum(1 << i for rank, i in ranked if rank == self.absent)
+
+    def _order_by_time(self) -> None:
+        by_start = sorted(range(len(self.calls)), key=lambda index: self.calls[index].invoked)
+        started = [0]
+        answered: dict[Hashable, int] = {}
+        busy_until: dict[Hashable, int] = {}
+        self.pipelined = False
+        for index in by_start:
+            call = self.calls[index]
+            started.append(started[-1] | 1 << index)
+            self.before[index] |= answered.get(call.sender, 0)
+            self.pipelined |= call.invoked <= busy_until.get(call.sender, -1)
+            if call.outcome != "unknown":
+                answered[call.sender] = answered.get(call.sender, 0) | 1 << index
+                busy_until[call.sender] = call.returned or 0
+        times = [self.calls[index].invoked for index in by_start]
+        # By call: those invoked before it returned.
+        self.started = [
+            started[-1 if call.returned is None else bisect_right(times, call.returned)] for call in self.calls
+        ]
 
     def run(self, max_steps: int) -> int:
-        visited: dict[tuple[int, _State], list[int]] = {}
         steps = 0
+        visited: dict[tuple[int, _State], list[int]] = {}
         stack: list[_Move] = [(self.everything, self.start, None)]
         fewest = len(self.calls) + 1
-        stuck: list[tuple[int, _Path, set[int]]] = []
+        stuck: list[tuple[int, _Path]] = []
         while stack:
             left, state, path = stack.pop()
             needed = left & self.required
             if not needed:
                 return steps
-            # Whatever may happen with fewer optional calls left, may with more.
+            # What can't be done with some optional calls left can't be done with fewer.
             spares = visited.setdefault((needed, state), [])
             if any(spare & left == left for spare in spares):
                 continue
@@ -312,134 +270,95 @@ class _Search:
             if steps == max_steps:
                 raise HistoryUndecidedError(f"{max_steps} steps did not decide a history of {len(self.calls)} calls")
             steps += 1
-            self.doomed = set()
-            moves = self._moves(left, state, path, (needed & -needed).bit_length() - 1)
+            stack.extend(reversed(self._moves(left, state, path)))
             if needed.bit_count() < fewest:
                 fewest, stuck = needed.bit_count(), []
             if needed.bit_count() == fewest:
-                stuck.append((needed, path, self.doomed))
-            stack.extend(reversed(moves))
+                stuck.append((needed, path))
         raise HistoryViolation(self._explain(stuck), steps)
 
-    def _moves(self, left: int, state: _State, path: _Path, first: int) -> list[_Move]:
-        """Return what may follow, likeliest first; a single move where no other could do better."""
-        found: list[tuple[int, _Move]] = []
-        tried: set[Any] = set()
-        for index in _bits(left & self.started[first]):
-            if self.before[index] & left:
-                continue
-            after = self._apply(index, state)
+    def _moves(self, left: int, state: _State, path: _Path) -> list[_Move]:
+        """Return what may follow, most urgent first; one move only where no other could do better."""
+        found: list[_Move] = []
+        tried: set[object] = set()
+        needed = left & self.required
+        # Short cuts move a call to the front. That is safe unless others depend on the version it finds or leaves.
+        vague = state.low < 0 or state.relation == _EITHER
+        certain = not self.conditional and not (vague and left & self.unclear)
+        for index in _bits(left & self.started[(needed & -needed).bit_length() - 1]):
+            after = None if self.before[index] & left else self._apply(index, state)
             if after is None:
                 continue
             call, bit = self.calls[index], 1 << index
             move = (left ^ bit, after, (path, index))
             if call.op == "messages" or call.outcome == "conflict":
                 # It changes nothing, so now is as good as later.
-                if after == state or (self.anchored & bit and not self.conditional):
+                if after == state or (self.anchored & bit and certain):
                     return [move]
-                found.append((0, move))
+                found.append(move)
                 continue
-            required = self.required & bit
-            wipes = call.op in ("clear", "delete")
-            kind: Any = index
-            if self.barren & bit and not required:
-                # A barren call that may not have happened explains nothing but a conflict.
-                if state.relation != _EXACT or not self.clashes.get(state.low, 0) & left:
-                    continue
-                kind = (call.if_version,)
-            elif self.barren & bit and not self.conditional:
-                # All barren calls do the same: any of them will do to get to the dead state, and there they are free.
+            # Of equals the one with the earliest deadline does for all, unless a sender's next call waits for another.
+            kind: object = (call.op, call.argument, self.wanted[index])
+            if self.pipelined or self.rank[index] is not None:
+                kind = index
+            if self.barren & bit and certain:
+                # Any barren call leads to the dead state, and there all others cost nothing.
                 if state.node == _DEAD:
                     return [move]
                 kind = None
-            elif not required and after == state:
-                continue
-            elif wipes and self.rank[index] is None and not self.pipelined:
-                # Among equals the one with the earliest deadline can stand in for the others.
-                kind = call.op
-            elif not required:
-                kind = (call.op, call.argument, call.if_version)
-            if kind in tried:
-                continue
+            elif self.barren & bit and not self.required & bit:
+                if not any(left >> i & 1 and self._apply(i, state) is None for i in self.asking):
+                    continue
+                kind = (None, self.wanted[index])
+            if kind not in tried and not self._loses(left, state.node, bit, after.node):
+                found.append(move)
             tried.add(kind)
-            if self._misses_version(left, state, after):
-                continue
-            if self._hopeful(left ^ bit, bit, state.node, after.node):
-                found.append(((0 if required else 10) + (3 if after.node == _DEAD else 2 if wipes else 1), move))
-        found.sort(key=lambda pair: pair[0])
-        return [move for _, move in found]
+        return found
 
     def _apply(self, index: int, state: _State) -> _State | None:
         """Return the state after a call, None when it can't take effect here."""
-        call, (node, relation, low) = self.calls[index], state
-        wanted, rank = self.wanted[index], self.rank[index]
-        if call.outcome == "conflict":
-            return None if relation == _EXACT and wanted == low else state
-        if wanted is not None and not self._may_be(state, wanted):
-            return None
-        if call.op == "messages":
-            if node != self.tree.at[index] or (rank is not None and not self._may_be(state, rank)):
+        call, wanted, rank = self.calls[index], self.wanted[index], self.rank[index]
+        if wanted is not None:
+            pinned = self._showing(state, wanted)
+            if call.outcome == "conflict":
+                return None if pinned == state else state
+            if pinned is None:
                 return None
-            return state if rank is None else _State(node, _EXACT, rank)
+            state = pinned
+        node, relation, low = state
+        if call.op == "messages":
+            return None if node != self.at[index] else state if rank is None else self._showing(state, rank)
         if call.op == "delete":
-            return _State(_ROOT)
-        target = self.tree.walk(node if call.op == "add" else _ROOT, call.argument)
+            return _State(_ROOT, _EITHER, low)
+        target = self._walk(node if call.op == "add" else _ROOT, call.argument)
         idle = target == node and not call.argument
         if rank is not None:
-            rises = relation == _ANY or rank > low or (idle and rank == low and relation != _ABOVE)
-            return _State(target, _EXACT, rank) if rises else None
-        if relation == _ANY:
-            return _State(target)
-        return _State(target, _LEAST if idle and relation != _ABOVE else _ABOVE, low)
+            same = self._showing(state, rank) if idle else None
+            return same or (_State(target, _EXACT, rank) if rank > low else None)
+        # An idle clear may make an entry or none.
+        may = {_EXACT: _LEAST, _NONE: _EITHER}.get(relation, relation) if idle else _ABOVE
+        return _State(target, may, low)
 
-    def _may_be(self, state: _State, rank: int) -> bool:
-        _, relation, low = state
-        if relation == _ANY:
-            return rank not in self.made
-        return rank == low if relation == _EXACT else rank > low or (rank == low and relation == _LEAST)
+    def _showing(self, state: _State, rank: int) -> _State | None:
+        """Return the state with its version known to be `rank`, None when it can't be."""
+        node, relation, low = state
+        if relation == _EXACT:
+            return state if rank == low else None
+        if rank == self.absent and relation in (_NONE, _EITHER):
+            return _State(node, _NONE, low)
+        if relation != _NONE and (rank > low or (rank == low and relation == _LEAST)):
+            return _State(node, _EXACT, rank)
+        return None
 
-    def _misses_version(self, left: int, state: _State, after: _State) -> bool:
-        """Tell whether a read that is left showed a version that is over after the step, or that begins otherwise."""
-        leaves = state.relation == _EXACT and (after.relation != _EXACT or after.low != state.low)
-        if leaves and self.shows.get(state.low, 0) & left and (after.relation, after.low) != (_LEAST, state.low):
-            return True
-        return after.relation == _EXACT and any(
-            self.tree.at[read] != after.node for read in _bits(self.shows.get(after.low, 0) & left)
-        )
+    def _loses(self, left: int, node: int, bit: int, target: int) -> bool:
+        """Tell whether going to `target` loses for good what a read that is left shows."""
+        lost = (self.live[node] | bit) & ~self.live[target]
+        return lost != 0 and any(self.live[self.at[read]] & lost for read in _bits(left & self.reads))
 
-    def _hopeful(self, left: int, bit: int, node: int, target: int) -> bool:
-        """Tell whether the reads that are left can still be had, as far as a glance can tell."""
-        tree = self.tree
-        reads = left & self.reads
-        missed = reads & ~tree.below[target]
-        if missed:
-            read = (missed & -missed).bit_length() - 1
-            if not self._wipers(read) & left:
-                self.doomed.add(read)
-                return False
-        lost = (tree.live[node] | bit) & ~tree.live[target]
-        for read in _bits(reads if lost else 0):
-            if tree.live[tree.at[read]] & lost:
-                self.doomed.add(read)
-                return False
-        return True
-
-    def _wipers(self, read: int) -> int:
-        """Return the calls that may replace the contents before `read`."""
-        if read not in self.wipers:
-            self.wipers[read] = sum(
-                1 << i
-                for i in _bits(self.started[read] & self.everything & ~self.barren)
-                if self.calls[i].op in ("set", "clear", "delete")
-                and self.calls[i].outcome != "conflict"
-                and not self.before[i] >> read & 1
-            )
-        return self.wipers[read]
-
-    def _explain(self, stuck: Sequence[tuple[int, _Path, set[int]]]) -> str:
+    def _explain(self, stuck: Sequence[tuple[int, _Path]]) -> str:
         needed = stuck[0][0]
         lines = [f"no order of the calls explains this one: {self.calls[(needed & -needed).bit_length() - 1]}"]
-        for _, path, doomed in stuck[:3]:
+        for _, path in stuck[:3]:
             order: list[Call] = []
             while path is not None:
                 path, index = path
@@ -448,85 +367,52 @@ class _Search:
             for call in reversed(order):
                 if call.op != "messages" and call.outcome != "conflict":
                     contents = (contents if call.op == "add" else ()) + call.argument
-            lines.append(f"  reached: {_brief(contents)} after {len(order)} calls; last {order[0] if order else None}")
-            lines += [f"    going on, this read can't be had: {self.calls[read]}" for read in sorted(doomed)[:2]]
+            last = f", the last of them {order[0]}" if order else ""
+            lines.append(f"  before it the memory can hold {_brief(contents)}, after {len(order)} calls{last}")
         return "\n".join(lines)
 
 
-class AsyncMemory(Protocol):
-    """What `Recorder` needs of a handle: messages are dicts in, objects with `.text` out."""
-
-    def add(self, messages: Any, /) -> Awaitable[Any]:
-        """Append one batch."""
-        ...
-
-    def set(self, messages: Any, /, *, if_version: Any = None) -> Awaitable[Any]:
-        """Replace everything."""
-        ...
-
-    def clear(self) -> Awaitable[Any]:
-        """Empty the memory."""
-        ...
-
-    def delete(self) -> Awaitable[Any]:
-        """Remove the memory."""
-        ...
-
-    def messages(self) -> Awaitable[Any]:
-        """Read everything."""
-        ...
+class _AsyncMemory(Protocol):
+    def add(self, messages: Any, /) -> Awaitable[Any]: ...
+    def set(self, messages: Any, /, *, if_version: Any = None) -> Awaitable[Any]: ...
+    def clear(self) -> Awaitable[Any]: ...
+    def delete(self) -> Awaitable[Any]: ...
+    def messages(self) -> Awaitable[Any]: ...
 
 
-class BlockingMemory(Protocol):
-    """What `SyncRecorder` needs of a handle: the same, blocking."""
-
-    def add(self, messages: Any, /) -> Any:
-        """Append one batch."""
-        ...
-
-    def set(self, messages: Any, /, *, if_version: Any = None) -> Any:
-        """Replace everything."""
-        ...
-
-    def clear(self) -> Any:
-        """Empty the memory."""
-        ...
-
-    def delete(self) -> Any:
-        """Remove the memory."""
-        ...
-
-    def messages(self) -> Any:
-        """Read everything."""
-        ...
+class _BlockingMemory(Protocol):
+    def add(self, messages: Any, /) -> Any: ...
+    def set(self, messages: Any, /, *, if_version: Any = None) -> Any: ...
+    def clear(self) -> Any: ...
+    def delete(self) -> Any: ...
+    def messages(self) -> Any: ...
 
 
 class History:
     """The calls on one memory and their logical clock; recorders of several handles and threads may share it."""
 
     def __init__(self) -> None:
-        """Start empty, at zero."""
-        # Thread safe without a lock: under the GIL `next` on a count, and storing under an int key, are one step each.
-        # A tick is taken before a call starts and after it ended, so what is recorded never is shorter than the call.
+        # Thread safe without a lock: under the GIL, `next` on a count and a store under an int key are one step each.
+        # A tick is taken before a call starts and one after it ended, so no interval is recorded shorter than it was.
         self._clock = itertools.count()
         self._calls: dict[int, Call] = {}
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """What was called so far; a call still on its way is there as "unknown"."""
+        """The calls so far; one that is still on its way is "unknown"."""
         return tuple(self._calls.copy().values())
 
     def check(self, *, initial: Sequence[Hashable] = ()) -> None:
-        """Check the calls so far, as `check_history` does, with the same errors."""
+        """Check the calls so far as `check_history` does, with the same errors."""
         check_history(self.calls, initial=initial)
 
     @contextmanager
     def record(
         self, sender: Hashable, op: Op, argument: Sequence[Hashable] = (), if_version: Any = None
     ) -> Iterator[list[Any]]:
-        """Record the call made inside; append what it returned to the list given.
+        """Record the call made inside; what it returned goes into the list given.
 
-        An error named OutcomeUnknownError leaves "unknown", so does a cancellation or any other `BaseException`;
+        A cancellation, any other `BaseException` that is no `Exception`, and OutcomeUnknownError leave "unknown",
         ConflictError leaves "conflict", every other `Exception` "failed". All are raised on.
         """
         invoked = next(self._clock)
@@ -544,7 +430,7 @@ class History:
                 outcome = "conflict" if "ConflictError" in names else "failed"
             raise
         finally:
-            read = outcome == "ok" and op == "messages"
+            read = op == "messages" and outcome == "ok"
             self._calls[invoked] = replace(
                 call,
                 returned=next(self._clock),
@@ -559,78 +445,77 @@ def _dicts(tokens: Sequence[str]) -> list[dict[str, str]]:
 
 
 class Recorder:
-    """Calls an async handle and records it; every method returns and raises what the handle's does."""
+    """Calls an async handle and records it in `history`; its methods return and raise what the handle's do."""
 
-    def __init__(self, memory: AsyncMemory, history: History | None = None) -> None:
-        """Record into `history`, or a new one."""
+    def __init__(self, memory: _AsyncMemory, history: History | None = None) -> None:
         self.memory = memory
         self.history = history or History()
 
     async def add(self, sender: Hashable, tokens: Sequence[str]) -> Any:
-        """Append one batch with a message for each token."""
-        with self.history.record(sender, "add", tokens) as answer:
-            answer.append(await self.memory.add(_dicts(tokens)))
-        return answer[0]
+        """Append one batch, with a user message for each token."""
+        return await self._run(sender, "add", partial(self.memory.add, _dicts(tokens)), tokens)
 
     async def set(self, sender: Hashable, tokens: Sequence[str], *, if_version: Any = None) -> Any:
-        """Replace everything by a message for each token."""
-        with self.history.record(sender, "set", tokens, if_version) as answer:
-            answer.append(await self.memory.set(_dicts(tokens), if_version=if_version))
-        return answer[0]
+        """Replace everything by a user message for each token."""
+        call = partial(self.memory.set, _dicts(tokens), if_version=if_version)
+        return await self._run(sender, "set", call, tokens, if_version)
 
     async def clear(self, sender: Hashable) -> Any:
         """Empty the memory."""
-        with self.history.record(sender, "clear") as answer:
-            answer.append(await self.memory.clear())
-        return answer[0]
+        return await self._run(sender, "clear", self.memory.clear)
 
     async def delete(self, sender: Hashable) -> Any:
         """Remove the memory."""
-        with self.history.record(sender, "delete") as answer:
-            answer.append(await self.memory.delete())
-        return answer[0]
+        return await self._run(sender, "delete", self.memory.delete)
 
     async def messages(self, sender: Hashable) -> Any:
         """Read everything."""
-        with self.history.record(sender, "messages") as answer:
-            answer.append(await self.memory.messages())
+        return await self._run(sender, "messages", self.memory.messages)
+
+    async def _run(
+        self,
+        sender: Hashable,
+        op: Op,
+        call: Callable[[], Awaitable[Any]],
+        tokens: Sequence[str] = (),
+        if_version: Any = None,
+    ) -> Any:
+        with self.history.record(sender, op, tokens, if_version) as answer:
+            answer.append(await call())
         return answer[0]
 
 
 class SyncRecorder:
-    """Calls a blocking handle and records it, from any thread; returns and raises what the handle's methods do."""
+    """Calls a blocking handle, from any thread, and records it in `history`, as `Recorder` does."""
 
-    def __init__(self, memory: BlockingMemory, history: History | None = None) -> None:
-        """Record into `history`, or a new one."""
+    def __init__(self, memory: _BlockingMemory, history: History | None = None) -> None:
         self.memory = memory
         self.history = history or History()
 
     def add(self, sender: Hashable, tokens: Sequence[str]) -> Any:
-        """Append one batch with a message for each token."""
-        with self.history.record(sender, "add", tokens) as answer:
-            answer.append(self.memory.add(_dicts(tokens)))
-        return answer[0]
+        """Append one batch, with a user message for each token."""
+        return self._run(sender, "add", partial(self.memory.add, _dicts(tokens)), tokens)
 
     def set(self, sender: Hashable, tokens: Sequence[str], *, if_version: Any = None) -> Any:
-        """Replace everything by a message for each token."""
-        with self.history.record(sender, "set", tokens, if_version) as answer:
-            answer.append(self.memory.set(_dicts(tokens), if_version=if_version))
-        return answer[0]
+        """Replace everything by a user message for each token."""
+        call = partial(self.memory.set, _dicts(tokens), if_version=if_version)
+        return self._run(sender, "set", call, tokens, if_version)
 
     def clear(self, sender: Hashable) -> Any:
         """Empty the memory."""
-        with self.history.record(sender, "clear") as answer:
-            answer.append(self.memory.clear())
-        return answer[0]
+        return self._run(sender, "clear", self.memory.clear)
 
     def delete(self, sender: Hashable) -> Any:
         """Remove the memory."""
-        with self.history.record(sender, "delete") as answer:
-            answer.append(self.memory.delete())
-        return answer[0]
+        return self._run(sender, "delete", self.memory.delete)
 
     def messages(self, sender: Hashable) -> Any:
         """Read everything."""
-        with self.history.record(sender, "messages") as answer:
-            answer.append(self.memory.messages())
+        return self._run(sender, "messages", self.memory.messages)
+
+    def _run(
+        self, sender: Hashable, op: Op, call: Callable[[], Any], tokens: Sequence[str] = (), if_version: Any = None
+    ) -> Any:
+        with self.history.record(sender, op, tokens, if_version) as answer:
+            answer.append(call())
         return answer[0]
