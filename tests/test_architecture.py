@@ -28,7 +28,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "names", "wire", "messages", "log", "stats", "state", "windows", "tokens", "config"}),
     frozenset({"stores"}),
     frozenset({"lane", "committer"}),
-    frozenset({"requests", "admission", "plan", "actor", "residency"}),
+    frozenset({"requests", "admission", "plan", "services", "actor", "residency"}),
     frozenset({"runtime"}),
     frozenset({"testing"}),
     frozenset({"memory", "turns"}),

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections.abc import Callable
 from functools import partial
-from random import Random, random
-from typing import TYPE_CHECKING, Final
+from random import random
+from typing import Final
 
 import anyio
 from anyio.lowlevel import checkpoint
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from anyio.streams.memory import MemoryObjectSendStream
 
-from turnkeeper.admission import Admission
-from turnkeeper.committer import Committer, Reader
-from turnkeeper.config import Settings
 from turnkeeper.errors import (
     ContentionError,
     IdempotencyMismatchError,
@@ -41,13 +37,11 @@ from turnkeeper.log import (
 from turnkeeper.names import MemoryName
 from turnkeeper.plan import Plan, apply
 from turnkeeper.requests import ABANDONED, DELETE, DONE, QUEUED, TAKEN, Request
+from turnkeeper.services import Inbox, Services
 from turnkeeper.state import Log
 from turnkeeper.windows import Messages, Unbounded, Window
 
-if TYPE_CHECKING:
-    from turnkeeper.residency import Residency
-
-__all__ = ["Actor", "Services", "closed"]
+__all__ = ["Actor", "closed"]
 
 logger = logging.getLogger("turnkeeper")
 
@@ -57,53 +51,6 @@ _LONGEST_BACKOFF: Final = 0.05
 
 _BATCH: Final = 128
 """Requests taken from a mailbox at once: a slice of bounded size, and a chance for others in between."""
-
-Inbox = MemoryObjectReceiveStream[Request]
-
-
-class Services:
-    """What every actor of a runtime shares, held once so that an actor stays small."""
-
-    __slots__ = (
-        "admission",
-        "committer",
-        "conflicts",
-        "make_event",
-        "random_bytes",
-        "reader",
-        "residency",
-        "settings",
-        "spawn",
-        "stopping",
-        "strong",
-        "unknown_outcomes",
-    )
-
-    def __init__(
-        self,
-        settings: Settings,
-        committer: Committer,
-        reader: Reader,
-        admission: Admission,
-        spawn: Callable[[Actor, Inbox], None],
-        make_event: Callable[[], anyio.Event],
-        *,
-        strong: bool,
-    ) -> None:
-        self.make_event = make_event
-        self.settings = settings
-        self.committer = committer
-        self.reader = reader
-        self.admission = admission
-        self.spawn = spawn
-        self.strong = strong
-        # Entry ids must be unique, not secret: a generator seeded by the system costs a third of asking it each time.
-        # One for each runtime, because processes forked from one parent would share its numbers.
-        self.random_bytes = Random(os.urandom(32)).randbytes
-        self.residency: Residency
-        self.stopping = False
-        self.conflicts = 0
-        self.unknown_outcomes = 0
 
 
 class Actor:

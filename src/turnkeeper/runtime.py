@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup
 from anyio.from_thread import BlockingPortal
 from anyio.lowlevel import checkpoint
 
-from turnkeeper.actor import Actor, Inbox, Services, closed
+from turnkeeper.actor import Actor, closed
 from turnkeeper.admission import Admission
 from turnkeeper.committer import Committer, Reader
 from turnkeeper.config import Settings
@@ -25,6 +25,7 @@ from turnkeeper.lane import Lane, LaneTimeoutError
 from turnkeeper.names import MemoryName
 from turnkeeper.requests import READ, Request
 from turnkeeper.residency import Residency
+from turnkeeper.services import Inbox, Services
 from turnkeeper.stats import RuntimeStats
 from turnkeeper.stores import Store, store_from_url
 from turnkeeper.windows import Messages, Window

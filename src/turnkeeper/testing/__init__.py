@@ -2,15 +2,8 @@
 
 from turnkeeper.testing.control import unload
 from turnkeeper.testing.faults import FaultStore, Stall
-from turnkeeper.testing.history import (
-    Call,
-    History,
-    HistoryUndecidedError,
-    HistoryViolation,
-    Recorder,
-    SyncRecorder,
-    check_history,
-)
+from turnkeeper.testing.history import Call, HistoryUndecidedError, HistoryViolation, check_history
+from turnkeeper.testing.recorder import History, Recorder, SyncRecorder
 
 __all__ = [
     "Call",

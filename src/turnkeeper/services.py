@@ -1,0 +1,76 @@
+"""What every actor of a runtime shares, held once so that an actor stays small."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream
+
+from turnkeeper.admission import Admission
+from turnkeeper.committer import Committer, Reader
+from turnkeeper.config import Settings
+from turnkeeper.requests import Request
+
+if TYPE_CHECKING:
+    from turnkeeper.actor import Actor
+    from turnkeeper.residency import Residency
+
+__all__ = ["Inbox", "Services"]
+
+Inbox = MemoryObjectReceiveStream[Request]
+
+
+class Services:
+    """The runtime's parts, as an actor uses them.
+
+    Attributes:
+        residency: set once it is made, since it needs the actors' maker.
+        stopping: the runtime ends: a cancelled task is meant to be.
+        conflicts: commits that another writer forestalled.
+        unknown_outcomes: requests answered with `OutcomeUnknownError`.
+    """
+
+    __slots__ = (
+        "admission",
+        "committer",
+        "conflicts",
+        "make_event",
+        "random_bytes",
+        "reader",
+        "residency",
+        "settings",
+        "spawn",
+        "stopping",
+        "strong",
+        "unknown_outcomes",
+    )
+
+    def __init__(
+        self,
+        settings: Settings,
+        committer: Committer,
+        reader: Reader,
+        admission: Admission,
+        spawn: Callable[[Actor, Inbox], None],
+        make_event: Callable[[], anyio.Event],
+        *,
+        strong: bool,
+    ) -> None:
+        self.make_event = make_event
+        self.settings = settings
+        self.committer = committer
+        self.reader = reader
+        self.admission = admission
+        self.spawn = spawn
+        self.strong = strong
+        # Entry ids must be unique, not secret: a generator seeded by the system costs a third of asking it each time.
+        # One for each runtime, because processes forked from one parent would share its numbers.
+        self.random_bytes = Random(os.urandom(32)).randbytes
+        self.residency: Residency
+        self.stopping = False
+        self.conflicts = 0
+        self.unknown_outcomes = 0
