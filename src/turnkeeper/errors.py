@@ -141,5 +141,5 @@ class MemoryCorruptError(StoreError):
         """Name the memory, the entry and the way out."""
         return (
             f"memory {self.memory_id!r} (namespace {self.namespace!r}) can't be read at entry {self.version}: "
-            f"{self.reason}; delete it, or see 'turnkeeper doctor --quarantine'"
+            f"{self.reason}; delete it, or see 'turnkeeper doctor URL --quarantine'"
         )

@@ -266,10 +266,9 @@ def restore_message(raw: bytes, place: int = -1) -> Message:
         ValueError: this is not an encoded message.
     """
     fields = decode(raw)
-    role = fields.get("role") if isinstance(fields, dict) else None
-    if not isinstance(role, str) or role not in _ROLES:
+    if not isinstance(fields, dict):
         raise ValueError("not an encoded message")
-    return _build(role, raw, place)
+    return _build(_check(0, fields), raw, place)
 
 
 def place_message(message: Message, version: int, index: int) -> None:

@@ -51,7 +51,7 @@ class TranscriptError(TurnkeeperError):
         self.path = path
         self.line = line
         self.reason = reason
-        self.unit = unit
+        self.unit: _Unit = unit
 
     def __str__(self) -> str:
         """Name file, line and reason."""

@@ -35,7 +35,7 @@ from turnkeeper.stores.filelock import FileLock
 from turnkeeper.stores.filesystems import filesystem_of, is_network
 from turnkeeper.stores.sqlite_schema import check_format, migrate
 
-__all__ = ["SQLiteStore"]
+__all__ = ["QUARANTINE", "SQLiteStore"]
 
 _OLDEST_SQLITE: Final = (3, 37, 0)  # strict tables
 
@@ -75,8 +75,16 @@ _UNAVAILABLE: Final = frozenset(
         sqlite3.SQLITE_READONLY,
     }
 )
-_FOREIGN: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _CONFLICT: Final = Conflict()
+
+
+QUARANTINE: Final = "turnkeeper:quarantine"
+"""The namespace that corrupt memories are moved to, out of the way."""
+
+
+def _lenient_text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
 
 
 class SQLiteStore(Store):
@@ -169,13 +177,16 @@ class SQLiteStore(Store):
             raise StoreFormatError(f"{self.describe()} is empty")
 
     def _connect(self, mode: str) -> sqlite3.Connection:
-        return sqlite3.connect(
+        connection = sqlite3.connect(
             f"file:{quote(str(self.path))}?mode={mode}",
             uri=True,
             timeout=self._busy_timeout,
             isolation_level=None,  # transactions are begun by hand, always IMMEDIATE
             check_same_thread=False,  # one thread at a time, but the opening one need not be the last
         )
+        # A damaged text must not make a whole query fail: one memory alone is corrupt then.
+        connection.text_factory = _lenient_text
+        return connection
 
     def _set_up(self, connection: sqlite3.Connection, synchronous: str) -> None:
         check_format(connection, self.describe())
@@ -277,7 +288,7 @@ class SQLiteStore(Store):
             row = connection.execute(_HEAD, name).fetchone()
             if row is None:
                 raise StoreError(f"{self.describe()} has no memory {name.id!r} (namespace {name.namespace!r})")
-            aside = MemoryName("turnkeeper:quarantine", f"{row[0]}")
+            aside = MemoryName(QUARANTINE, f"{row[0]}")
             connection.execute("UPDATE head SET namespace = ?, id = ? WHERE mid = ?", (*aside, row[0]))
         return aside
 
@@ -405,9 +416,13 @@ class SQLiteStore(Store):
         except sqlite3.Error as error:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             kind = StoreUnavailableError if code in _UNAVAILABLE else StoreError
-            kind = StoreFormatError if code in _FOREIGN else kind
+            hint = ""
+            if code in _DAMAGED:
+                # Before it is open, this is some other file; afterwards, it is ours and damaged.
+                kind = StoreFormatError if action == "open" else StoreError
+                hint = "; it is no database, or damaged: 'turnkeeper doctor URL' says more"
             name = getattr(error, "sqlite_errorname", type(error).__name__)
             # The driver's own text stays out: the code's name says what happened.
-            raise kind(f"{self.describe()}: {action} failed with {name}") from None
+            raise kind(f"{self.describe()}: {action} failed with {name}{hint}") from None
         except OSError as error:
             raise StoreUnavailableError(f"{self.describe()}: {action} failed: {error.strerror}") from None

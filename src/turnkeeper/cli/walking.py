@@ -1,0 +1,64 @@
+"""Going through what a store holds, by reading only: every memory in turn, and one memory's log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from turnkeeper.cli.terminal import Stop
+from turnkeeper.errors import MemoryCorruptError, StoreError, StoreUnavailableError
+from turnkeeper.log import StoredEntry
+from turnkeeper.names import MemoryName
+from turnkeeper.state import Log, fold
+from turnkeeper.stores import InMemoryStore, Listed, LoadQuery, Store, store_from_url
+
+__all__ = ["log_entries", "look_at", "memories", "store_to_look_at"]
+
+_PAGE: Final = 500
+_ENTRIES: Final = 256
+
+
+def store_to_look_at(url: str) -> Store:
+    """Make the store that a URL names, for reading only, not opened yet.
+
+    Raises:
+        InvalidStoreURLError: the URL names no store.
+        Stop: it names one in memory.
+    """
+    store = store_from_url(url, read_only=True)
+    if isinstance(store, InMemoryStore):
+        raise Stop("a store in memory belongs to its process alone: there is nothing to look at from here")
+    return store
+
+
+def memories(store: Store, *, namespace: str | None = None) -> Iterator[Listed]:
+    """Yield every memory, in byte order of (namespace, id)."""
+    after: MemoryName | None = None
+    while page := store.names(namespace=namespace, after=after, limit=_PAGE):
+        yield from page
+        after = page[-1].name
+
+
+def look_at(store: Store, name: MemoryName) -> Log | MemoryCorruptError:
+    """Load one memory and fold it; return what is wrong with it when that can't be done.
+
+    Raises:
+        StoreError: the store as a whole can't be read.
+    """
+    try:
+        return fold(store.load([LoadQuery(name)])[0], name)
+    except MemoryCorruptError as error:
+        return error
+    except StoreUnavailableError:
+        raise
+    except StoreError:
+        # The store is there, but not these rows: a damaged page, or a text column that is no UTF-8.
+        return MemoryCorruptError(name.id, name.namespace, 0, "its rows can't be read")
+
+
+def log_entries(store: Store, mid: int) -> Iterator[StoredEntry]:
+    """Yield the entries of a memory's whole log, also those that its state no longer shows."""
+    after = 0
+    while page := store.entries(mid, after=after, limit=_ENTRIES):
+        yield from page
+        after = page[-1].version
