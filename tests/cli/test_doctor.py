@@ -17,6 +17,7 @@ import turnkeeper
 from turnkeeper import open_sync_runtime
 from turnkeeper.cli import checkup
 from turnkeeper.stores import SQLiteStore
+from turnkeeper.stores.sqlite import QUARANTINE
 
 Invoke = Callable[..., Any]
 Fill = Callable[..., str]
@@ -236,7 +237,7 @@ class TestCorruptMemories:
         with open_sync_runtime(url) as runtime:
             assert len(runtime.memory("bad").messages()) == 0
             assert len(runtime.memory("a").messages()) == 3
-        raw = invoke("inspect", url, "2", "--namespace", checkup.QUARANTINE, "--raw")
+        raw = invoke("inspect", url, "2", "--namespace", QUARANTINE, "--raw")
         assert len(raw.out.splitlines()) == 3
 
     def test_that_were_repaired_meanwhile_are_left_alone(self, url: str) -> None:

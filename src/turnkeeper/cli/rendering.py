@@ -52,12 +52,7 @@ def message_body(message: Message) -> str:
 
 
 def _calls(message: Message) -> Iterator[str]:
-    try:
-        calls = message.tool_calls
-    except (AttributeError, TypeError):  # no add lets such a list in, but the file may have been edited
-        yield "[tool calls of no known form]"
-        return
-    for call in calls:
+    for call in message.tool_calls:
         yield f"-> {call.name}({call.arguments})" + (f"  id={call.id}" if call.id else "")
 
 
