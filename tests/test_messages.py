@@ -97,6 +97,22 @@ def deep() -> dict[str, Any]:
     return {"role": "user", "content": inner}
 
 
+def nested(levels: int) -> dict[str, Any]:
+    inner: Any = "x"
+    for _ in range(levels - 1):
+        inner = [inner]
+    return {"role": "user", "content": inner}
+
+
+def test_what_is_stored_can_be_read_by_whoever_reads_it() -> None:
+    (encoded,) = encode_messages([nested(128)])
+    assert encoded.to_dict() == nested(128)
+    with pytest.raises(InvalidMessageError, match="128"):
+        encode_messages([nested(129)])
+    wide = {"role": "user", "content": [[] for _ in range(1000)]}
+    assert encode_messages([wide])[0].to_dict() == wide
+
+
 class Model:
     """Stands for a client library's message object."""
 

@@ -104,7 +104,8 @@ class Actor:
 
     def quiescent_view(self, window: Window | None) -> Messages | None:
         """Return what a read would find if nothing is pending and nobody else writes, else None."""
-        if self._outstanding or self._log is None or self._services.strong:
+        services = self._services
+        if self._outstanding or self._log is None or services.strong or self.name in services.doubtful:
             return None
         view = self._log.view()
         return view if window is None or isinstance(window, Unbounded) else Messages(window.view(view), view.version)
@@ -159,6 +160,8 @@ class Actor:
         """
         writing, self._writing = self._writing or (), None
         outstanding = list(self._outstanding or ())
+        if writing:
+            self._services.doubtful.add(self.name)
         for request in outstanding:
             self._answer(request, self._unknown() if request in writing else make_error())
         self._log = None
@@ -237,7 +240,7 @@ class Actor:
         Each pass applies what is left to the log anew, and commits what comes of it in one slice.
         """
         services = self._services
-        current = not services.strong
+        current = not services.strong and self.name not in services.doubtful
         max_writers = _BATCH
         attempts = 0
         while batch and (log := self._log) is not None:
@@ -261,6 +264,7 @@ class Actor:
             outcome = await services.committer.commit(plan.slice(self.name, log, version))
             self._writing = None
             if isinstance(outcome, Committed):
+                services.doubtful.discard(self.name)
                 if plan.deletes is not None:
                     self._log, self._corrupt = Log(), None
                 elif log.settle(outcome.mid, outcome.at):
@@ -290,6 +294,7 @@ class Actor:
                 self._fail(plan, partial(fresh, outcome.error))
             else:
                 self._fail(plan, self._unknown)
+                services.doubtful.add(self.name)
                 self._log = None  # what it holds may be behind or ahead of the store
                 if (unreachable := await self._load()) is not None:
                     return self._refuse(batch, unreachable)

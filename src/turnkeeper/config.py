@@ -130,6 +130,9 @@ class Settings:
         return cls(**values)
 
 
+_LONGEST: Final = 1_000_000_000
+"""Thirty years in seconds: added to a time, it fits every store's integers."""
+
 _KINDS: Final[dict[str, type]] = {"int": int, "str": str, "Window": Window}
 
 
@@ -143,8 +146,8 @@ def _checked(name: str, value: Any, annotation: str, metadata: Mapping[str, Any]
         return value
     if kind == "float":
         seconds = value.total_seconds() if isinstance(value, timedelta) else value
-        if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not seconds >= 0:
-            raise InvalidArgumentError(f"{name} must be a duration of at least 0: seconds or a timedelta")
+        if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 <= seconds <= _LONGEST:
+            raise InvalidArgumentError(f"{name} must be a duration from 0 to {_LONGEST} s: seconds or a timedelta")
         return float(seconds)
     if not isinstance(value, _KINDS[kind]) or isinstance(value, bool):
         raise InvalidArgumentError(f"{name} must be a {kind}, not {type(value).__name__}")

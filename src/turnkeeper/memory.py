@@ -93,7 +93,9 @@ class ChatMemory:
         return receipt
 
     async def messages(self) -> Messages:
-        """Return what the model should see: an immutable tuple with `.version`, the same object until it changes.
+        """Return what the model should see: an immutable tuple with `.version`.
+
+        With the window `Unbounded` it is the same object until something changes.
 
         Shows every change acknowledged before the call, and none that is not committed.
         """

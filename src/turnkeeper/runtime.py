@@ -94,6 +94,7 @@ class RuntimeCore:
         self._stop = anyio.Event()
         # The running loop's own class: `anyio.Event()` would find out at every request which loop is running.
         self._make_event = type(self._stop)
+        self._ready = anyio.Event()
         self._ended = anyio.Event()
         inline = self.store.inline
         self._lanes = () if inline else (Lane("turnkeeper commit"), Lane("turnkeeper read"))
@@ -105,12 +106,9 @@ class RuntimeCore:
         except BaseException:
             self._close_store_unheard()
             raise
-        try:
-            await self._outer.start(self._keep)
-        except BaseException:
-            self._close_store_unheard()
-            await self._leave_outer()
-            raise
+        self._outer.start_soon(self._keep)
+        with anyio.CancelScope(shield=True):  # a pass of the loop; half open there would be no way out
+            await self._ready.wait()
         self._state = _OPEN
         _opened.add(self)
 
@@ -136,7 +134,7 @@ class RuntimeCore:
         )
         self._residency = services.residency = Residency(settings, lambda name: Actor(name, services))
 
-    async def _keep(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+    async def _keep(self) -> None:
         """Hold the task group of everything that runs, until told to stop.
 
         Shielded from the opener's scope. Natively cancelled, it takes the runtime down: everybody gets an error.
@@ -151,7 +149,7 @@ class RuntimeCore:
                         tasks += [self._committer.flush, self._reader.flush]
                     for task in tasks:
                         self._clean.run(self._group.start_soon, self._supervise, task)
-                    task_status.started()
+                    self._ready.set()
                     await self._stop.wait()
                     await self.portal.stop()  # its calls have their answers and only need to hand them on
                     self._group.cancel_scope.cancel()
@@ -162,6 +160,7 @@ class RuntimeCore:
         finally:
             self._state = _CLOSED
             self._abort()
+            self._ready.set()
             self._ended.set()
 
     async def _supervise(self, function: Callable[[], Awaitable[None]]) -> None:
@@ -336,8 +335,19 @@ class RuntimeCore:
         """Tell whether the calling thread runs this runtime's event loop."""
         return get_ident() == self._thread
 
+    @property
+    def closed(self) -> bool:
+        """Whether nothing changes any more."""
+        return self._state is _CLOSED
+
     def stats(self) -> RuntimeStats:
-        """Return the counters of this instant."""
+        """Return the counters of this instant.
+
+        Raises:
+            RuntimeUsageError: not opened yet.
+        """
+        if self._state is _NEW:
+            self.check_reachable()
         admission, residency = self._admission, self._residency
         commits, reads = self._committer.statistics, self._reader.statistics
         return RuntimeStats(

@@ -13,6 +13,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from turnkeeper.admission import Admission
 from turnkeeper.committer import Committer, Reader
 from turnkeeper.config import Settings
+from turnkeeper.names import MemoryName
 from turnkeeper.requests import Request
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class Services:
     Attributes:
         residency: set once it is made, since it needs the actors' maker.
         stopping: the runtime ends: a cancelled task is meant to be.
+        doubtful: memories with a commit of unknown outcome, which may still land: until one of theirs succeeds, and
+            so fences the old one off, their reads check the store.
         conflicts: commits that another writer forestalled.
         unknown_outcomes: requests answered with `OutcomeUnknownError`.
     """
@@ -38,6 +41,7 @@ class Services:
         "admission",
         "committer",
         "conflicts",
+        "doubtful",
         "make_event",
         "random_bytes",
         "reader",
@@ -72,5 +76,6 @@ class Services:
         self.random_bytes = Random(os.urandom(32)).randbytes
         self.residency: Residency
         self.stopping = False
+        self.doubtful: set[MemoryName] = set()
         self.conflicts = 0
         self.unknown_outcomes = 0

@@ -22,7 +22,7 @@ _KNOWN: Final = frozenset((ADD, SET, CLEAR))
 
 
 class _Payload(msgspec.Struct):
-    messages: list[msgspec.Raw] = msgspec.field(default_factory=list)
+    messages: list[msgspec.Raw]
 
 
 Mark: TypeAlias = tuple[int, int, int, int, "deque[Message] | None", int]
@@ -180,7 +180,7 @@ def _messages(entry: StoredEntry, name: MemoryName) -> tuple[Message, ...]:
         except msgspec.DecodeError:
             raws = _split_with_surrogates(entry.payload)
         return tuple([restore_message(raw) for raw in raws])
-    except (ValueError, TypeError, RecursionError, msgspec.MsgspecError):
+    except (ValueError, TypeError, LookupError, RecursionError, msgspec.MsgspecError):
         raise MemoryCorruptError(name.id, name.namespace, entry.version, "its payload can't be decoded") from None
 
 

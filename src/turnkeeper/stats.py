@@ -49,7 +49,7 @@ class RuntimeStats(msgspec.Struct, frozen=True, gc=False):
         conflicts: commits that another writer forestalled, each applied anew.
         unknown_outcomes: requests answered with OutcomeUnknownError.
         unloads: memories dropped from RAM.
-        failed_at_close: requests failed with RuntimeClosedError because closing took too long.
+        failed_at_close: requests failed with RuntimeClosedError, or OutcomeUnknownError, because closing took too long.
     """
 
     running: int

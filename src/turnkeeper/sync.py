@@ -112,7 +112,9 @@ class SyncRuntime:
         return SyncChatMemory(self._core, memory_name(memory_id, namespace), window or self._core.settings.window)
 
     def stats(self) -> RuntimeStats:
-        """Return the runtime's counters at this instant."""
+        """Return the runtime's counters at this instant; still after closing."""
+        if self._core.closed:
+            return self._core.stats()
         return cast(RuntimeStats, _call(self._core, "runtime.stats()", _async(self._core.stats)))
 
     def __repr__(self) -> str:

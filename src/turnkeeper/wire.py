@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
-__all__ = ["Json", "UnfaithfulError", "decode", "encode", "encode_faithfully"]
+__all__ = ["MAX_DEPTH", "Json", "UnfaithfulError", "decode", "encode", "encode_faithfully"]
 
 Json: TypeAlias = bool | int | float | str | list[Any] | dict[str, Any] | None
+
+MAX_DEPTH: Final = 128
+"""Levels of nesting in a message. Decoders recurse, and how deep they can depends on who calls: what one call stores,
+every later one has to be able to read."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -71,9 +75,24 @@ def _encode_and_compare(value: dict[Any, Any]) -> tuple[bytes, dict[str, Any]]:
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError):
         path, reason = _difference(value, None, "") or ("", "can't be written as JSON")
         raise UnfaithfulError(path, reason) from None
+    if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _depth(copy) > MAX_DEPTH:
+        raise UnfaithfulError("", f"is nested more than {MAX_DEPTH} levels deep")
     if copy != value and (found := _difference(value, copy, "")) is not None:
         raise UnfaithfulError(*found)
     return data, copy
+
+
+def _depth(value: Any) -> int:
+    deepest, level = 0, [value]
+    while level:
+        deepest += 1
+        level = [
+            item
+            for container in level
+            for item in (container.values() if isinstance(container, dict) else container)
+            if isinstance(item, (dict, list))
+        ]
+    return deepest
 
 
 def _refuse_constant(name: str) -> Any:

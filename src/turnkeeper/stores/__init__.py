@@ -1,9 +1,50 @@
-"""Where logs are durable: the contract, and the stores that keep it."""
+"""Where logs are durable: the contract, the records it speaks in, and the stores that keep it."""
 
-from turnkeeper.log import Loaded, LoadQuery
+from turnkeeper.log import (
+    Committed,
+    Conflict,
+    Duplicate,
+    Entry,
+    Head,
+    Key,
+    Loaded,
+    LoadQuery,
+    NotCommitted,
+    Outcome,
+    Rejected,
+    Slice,
+    StoredEntry,
+    StoredReceipt,
+    Unknown,
+    encode_payload,
+)
+from turnkeeper.names import MemoryName
 from turnkeeper.stores.base import Listed, Store
 from turnkeeper.stores.in_memory import InMemoryStore
 from turnkeeper.stores.sqlite import SQLiteStore
 from turnkeeper.stores.urls import store_from_url
 
-__all__ = ["InMemoryStore", "Listed", "LoadQuery", "Loaded", "SQLiteStore", "Store", "store_from_url"]
+__all__ = [
+    "Committed",
+    "Conflict",
+    "Duplicate",
+    "Entry",
+    "Head",
+    "InMemoryStore",
+    "Key",
+    "Listed",
+    "LoadQuery",
+    "Loaded",
+    "MemoryName",
+    "NotCommitted",
+    "Outcome",
+    "Rejected",
+    "SQLiteStore",
+    "Slice",
+    "Store",
+    "StoredEntry",
+    "StoredReceipt",
+    "Unknown",
+    "encode_payload",
+    "store_from_url",
+]

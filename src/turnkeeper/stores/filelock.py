@@ -65,11 +65,13 @@ class FileLock:
         if self._descriptor is not None:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
-    def note_owner(self) -> None:
-        """Write this process's id into the side file, for the message that another runtime gets."""
+    def note_owner(self, *, alone: bool) -> None:
+        """Write this process's id into the side file, for the message that another runtime gets; or nothing, if it
+        is one of several.
+        """
         if self._descriptor is not None:
             os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode() if alone else b"", 0)
 
     def owner(self) -> str:
         """Return what the owner noted, or "?"."""

@@ -120,8 +120,8 @@ class InMemoryStore(Store):
         # Keys expire in the order in which they came (one runtime, one lifetime), so the oldest two pay for the new.
         now = self._clock()
         for _ in range(2 * len(keyed)):
-            oldest = next(iter(self._receipts))
-            if self._receipts[oldest][1] > now:
+            oldest = next(iter(self._receipts), None)
+            if oldest is None or self._receipts[oldest][1] > now:
                 break
             del self._receipts[oldest]
 

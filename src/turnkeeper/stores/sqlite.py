@@ -160,8 +160,7 @@ class SQLiteStore(Store):
                 f"{self.describe()} is in use by another runtime (process {self._owner_lock.owner()}); close that one, "
                 f"or open both with '?shared=true'"
             )
-        if not self.shared:
-            self._owner_lock.note_owner()
+        self._owner_lock.note_owner(alone=not self.shared)
 
     def _create_file(self) -> None:
         # Only a file that is new is opened here: closing any descriptor of a database drops this process's locks on it.
