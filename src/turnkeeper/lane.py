@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar, cast
 import anyio
 import anyio.lowlevel
 
-__all__ = ["Lane", "LaneTimeoutError"]
+__all__ = ["Job", "Lane", "LaneTimeoutError"]
 
 T = TypeVar("T")
 
@@ -32,8 +32,11 @@ class LaneTimeoutError(Exception):
         self.started = started
 
 
-class _Job(Generic[T]):
-    """One call on its way; `started` and `cancelled` are decided under the lock, so they exclude each other."""
+class Job(Generic[T]):
+    """One call on its way; `started` and `cancelled` are decided under the lock, so they exclude each other.
+
+    Made in the loop's thread; `done` is set there, too.
+    """
 
     __slots__ = ("cancelled", "done", "error", "function", "lock", "result", "started")
 
@@ -47,11 +50,13 @@ class _Job(Generic[T]):
         self.error: BaseException | None = None
 
     def start(self) -> bool:
+        """Begin, and return True, unless it was cancelled."""
         with self.lock:
             self.started = not self.cancelled
             return self.started
 
     def cancel(self) -> bool:
+        """Keep it from starting, and return True, unless it has."""
         with self.lock:
             self.cancelled = not self.started
             return self.cancelled
@@ -63,7 +68,7 @@ class Lane:
     def __init__(self, name: str) -> None:
         """Name the thread; it starts with the first call."""
         self._name = name
-        self._jobs: SimpleQueue[_Job[Any] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         token = anyio.lowlevel.current_token().native_token
         # Both loops have a non-blocking post under a name of their own; anyio offers only one that waits.
@@ -92,14 +97,18 @@ class Lane:
             raise job.error
         return cast(T, job.result)
 
-    def post(self, function: Callable[[], T]) -> _Job[T]:
+    def post(self, function: Callable[[], T]) -> Job[T]:
         """Have `function()` run in its turn, and don't wait for it."""
+        job = Job(function)
+        self.put(job)
+        return job
+
+    def put(self, job: Job[Any]) -> None:
+        """Queue a job; from any thread."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
-        job = _Job(function)
         self._jobs.put(job)
-        return job
 
     def stop(self) -> None:
         """End the thread after the calls that are waiting; one that hangs is left behind, as a daemon."""

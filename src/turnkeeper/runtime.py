@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import Context
+from functools import partial
 from threading import get_ident
 from types import TracebackType
 from typing import Any, Final, Self
@@ -21,7 +22,7 @@ from turnkeeper.admission import Admission
 from turnkeeper.committer import Committer, Reader
 from turnkeeper.config import Settings
 from turnkeeper.errors import InvalidArgumentError, RuntimeClosedError, RuntimeUsageError, StoreUnavailableError
-from turnkeeper.lane import Lane, LaneTimeoutError
+from turnkeeper.lane import Job, Lane, LaneTimeoutError
 from turnkeeper.names import MemoryName
 from turnkeeper.requests import READ, Request
 from turnkeeper.residency import Residency
@@ -35,6 +36,7 @@ __all__ = ["RuntimeCore", "make_core"]
 logger = logging.getLogger("turnkeeper")
 
 _NEW: Final = "not opened yet"
+_OPENING: Final = "being opened"
 _OPEN: Final = "open"
 _CLOSING: Final = "closing"
 _CLOSED: Final = "closed"
@@ -66,12 +68,13 @@ class RuntimeCore:
         self._thread = 0
         self._task = 0
         self._failed_at_close = 0
+        self._store_open = False
         self.portal: BlockingPortal
         self._group: TaskGroup  # the keeper's
         self._services: Services
         self._residency: Residency
         self._admission: Admission
-        self._lanes: tuple[Lane, ...] = ()
+        self._lanes: tuple[Lane, Lane] | tuple[()] = ()
 
     # Life
 
@@ -89,6 +92,7 @@ class RuntimeCore:
         """Open the store and start the runtime's tasks. Cancelled or failing, it leaves nothing open."""
         if self._state is not _NEW:
             raise RuntimeUsageError(f"this runtime is {self._state}; open a new one with open_runtime()")
+        self._state = _OPENING
         self._thread = get_ident()
         self._task = anyio.get_current_task().id
         self._stop = anyio.Event()
@@ -96,19 +100,22 @@ class RuntimeCore:
         self._make_event = type(self._stop)
         self._ready = anyio.Event()
         self._ended = anyio.Event()
-        inline = self.store.inline
-        self._lanes = () if inline else (Lane("turnkeeper commit"), Lane("turnkeeper read"))
         try:
-            await self._in_store(lambda: self.store.open(durability=self.settings.durability))
+            await self._open_store()
             self._prepare()
             self._outer = anyio.create_task_group()
             await self._outer.__aenter__()
         except BaseException:
-            self._close_store_unheard()
+            self._state = _NEW  # whatever was in the way, it may be tried again
+            self._begin_closing()
             raise
         self._outer.start_soon(self._keep)
-        with anyio.CancelScope(shield=True):  # a pass of the loop; half open there would be no way out
-            await self._ready.wait()
+        try:
+            with anyio.CancelScope(shield=True):  # a pass of the loop; half open there would be no way out
+                await self._ready.wait()
+        except BaseException:  # a native cancel, which no shield stops
+            await self.close()
+            raise
         self._state = _OPEN
         _opened.add(self)
 
@@ -118,7 +125,7 @@ class RuntimeCore:
 
     def _prepare(self) -> None:
         settings, store = self.settings, self.store
-        commit_lane, read_lane = self._lanes or (None, None)
+        commit_lane, read_lane = self._lanes if self._lanes else (None, None)
         self._admission = Admission(settings)
         strong = settings.consistency == "strong" if settings.consistency else store.shared
         self._committer = Committer(store, settings, commit_lane, read_lane)
@@ -144,15 +151,18 @@ class RuntimeCore:
         try:
             with anyio.CancelScope(shield=True):
                 async with anyio.create_task_group() as self._group, BlockingPortal() as self.portal:
-                    tasks = [self._residency.sweep_for_ever]
-                    if self._lanes:
-                        tasks += [self._committer.flush, self._reader.flush]
-                    for task in tasks:
-                        self._clean.run(self._group.start_soon, self._supervise, task)
-                    self._ready.set()
-                    await self._stop.wait()
-                    await self.portal.stop()  # its calls have their answers and only need to hand them on
-                    self._group.cancel_scope.cancel()
+                    try:
+                        tasks = [self._residency.sweep_for_ever]
+                        if self._lanes:
+                            tasks += [self._committer.flush, self._reader.flush]
+                        for task in tasks:
+                            self._clean.run(self._group.start_soon, self._supervise, task)
+                        self._ready.set()
+                        await self._stop.wait()
+                    finally:
+                        self._abort()  # from here on a task that is cancelled is meant to be
+                        await self.portal.stop()  # its calls have their answers and only need to hand them on
+                        self._group.cancel_scope.cancel()
         except anyio.get_cancelled_exc_class():
             if self._stop.is_set():
                 raise
@@ -201,7 +211,7 @@ class RuntimeCore:
             self._state = _CLOSED
             self._abort()
             self._stop.set()
-            self._close_store_unheard()
+            self._begin_closing()
             await self._leave_outer()
             if self._failed_at_close:
                 logger.warning("closed with %d requests failed after the deadline", self._failed_at_close)
@@ -229,37 +239,53 @@ class RuntimeCore:
 
     # The store's threads
 
-    async def _in_store(self, function: Callable[[], None]) -> None:
-        if not self._lanes:
-            function()
+    async def _open_store(self) -> None:
+        open_it = partial(self.store.open, durability=self.settings.durability)
+        self._store_open = True  # or on its way there: either way it has to be closed
+        if self.store.inline:
+            open_it()
             return
+        self._lanes = Lane("turnkeeper commit"), Lane("turnkeeper read")
         try:
-            await self._lanes[0].call(function, timeout=self.settings.commit_timeout)
+            await self._lanes[0].call(open_it, timeout=self.settings.commit_timeout)
         except LaneTimeoutError:
             raise StoreUnavailableError(
                 f"{self.store.describe()} did not open within {self.settings.commit_timeout} s (commit_timeout)"
             ) from None
 
     async def _close_store(self, deadline: float) -> None:
-        lanes, self._lanes = self._lanes, ()
-        if not lanes:
-            self.store.close()
+        job = self._begin_closing()
+        if job is None:
             return
-        try:
-            await lanes[0].call(self.store.close, timeout=max(deadline - anyio.current_time(), 0.0))
-        except LaneTimeoutError:
-            logger.warning("%s stalls; it is left behind", self.store.describe())
-        finally:
-            for lane in lanes:
-                lane.stop()
+        with anyio.CancelScope(deadline=deadline):
+            await job.done.wait()
+        if not job.done.is_set():
+            logger.warning("%s stalls; it is closed when it comes back", self.store.describe())
+        elif job.error is not None:
+            raise job.error
 
-    def _close_store_unheard(self) -> None:
-        """Have the store closed by its own thread, whenever that comes to it."""
-        lanes, self._lanes = self._lanes, ()
-        if lanes:
-            lanes[0].post(self.store.close)
-        for lane in lanes:
-            lane.stop()
+    def _begin_closing(self) -> Job[None] | None:
+        """Close an inline store, or have another closed behind everything that its threads have to do, and end them.
+
+        Returns:
+            The closing, or None when there is nothing to wait for.
+        """
+        if not self._store_open:
+            return None
+        self._store_open = False
+        if not self._lanes:
+            self.store.close()
+            return None
+        (commits, reads), self._lanes = self._lanes, ()
+        job = Job(self.store.close)
+
+        def behind_the_reads() -> None:
+            commits.put(job)
+            commits.stop()
+
+        reads.post(behind_the_reads)
+        reads.stop()
+        return job
 
     # Requests
 
@@ -285,7 +311,7 @@ class RuntimeCore:
             RuntimeUsageError: used in a forked child, or not entered.
             RuntimeClosedError: closed. While it is closing, the loop decides.
         """
-        if self._state is _NEW:
+        if self._state in (_NEW, _OPENING):
             raise RuntimeUsageError("this runtime is not open: use it inside 'async with open_runtime(…)'")
         if self._state is _FORKED:
             raise RuntimeUsageError("this runtime was opened before os.fork(): open a new one in the child")
@@ -346,7 +372,7 @@ class RuntimeCore:
         Raises:
             RuntimeUsageError: not opened yet.
         """
-        if self._state is _NEW:
+        if self._state in (_NEW, _OPENING):
             self.check_reachable()
         admission, residency = self._admission, self._residency
         commits, reads = self._committer.statistics, self._reader.statistics
