@@ -15,20 +15,28 @@ import anyio
 import msgspec
 
 from turnkeeper.config import Settings
-from turnkeeper.errors import MemoryCorruptError, StoreError, StoreUnavailableError
+from turnkeeper.errors import (
+    MemoryCorruptError,
+    StoreError,
+    StoreFormatError,
+    StoreInUseError,
+    StoreUnavailableError,
+)
 from turnkeeper.lane import Lane, LaneTimeoutError
 from turnkeeper.log import Loaded, LoadQuery, NotCommitted, Outcome, Rejected, Slice, StoredReceipt, Unknown
 from turnkeeper.names import MemoryName
 from turnkeeper.state import Log, fold
 from turnkeeper.stores import Store
 
-__all__ = ["Committer", "Fetched", "GroupStatistics", "Reader"]
+__all__ = ["Committer", "Fetched", "GroupStatistics", "Reader", "wrapped"]
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 _READS: Final = 64
 """Reads that travel together: enough to spare thread hops, few enough that none waits long for its neighbours."""
+
+_OURS: Final = frozenset({StoreError, StoreFormatError, StoreInUseError, StoreUnavailableError})
 
 _SETTLE_WAITS: Final = (0.0, 0.05, 0.2, 0.5)
 """Seconds before each attempt to find out what became of a commit."""
@@ -173,7 +181,7 @@ class Committer(_Gatherer[Slice, Outcome]):
         try:
             return self._store.commit((slice_,), receipt_ttl=self._receipt_ttl)[0]
         except Exception as error:
-            return await self._settle_one(slice_, _wrapped(error, self._store, "commit"))
+            return await self._settle_one(slice_, wrapped(error, self._store, "commit"))
 
     def _measure(self, item: Slice) -> tuple[int, int]:
         return len(item.entries), sum(len(message.raw) for entry in item.entries for message in entry.messages)
@@ -190,7 +198,7 @@ class Committer(_Gatherer[Slice, Outcome]):
             found = await self._look_up(items)
             return [outcome or Unknown() for outcome in found or [None] * len(items)]
         except Exception as error:
-            return await self._settle(items, _wrapped(error, self._store, "commit"))
+            return await self._settle(items, wrapped(error, self._store, "commit"))
 
     async def _settle(self, slices: list[Slice], error: StoreError) -> list[Outcome]:
         """Find out what became of a group whose commit raised `error`, and commit what did not fail for it."""
@@ -279,7 +287,7 @@ class Reader(_Gatherer[LoadQuery | tuple[MemoryName, str], Fetched | StoredRecei
         try:
             return _read(self._store, [item])[0]
         except Exception as error:
-            return _wrapped(error, self._store, "read")
+            return wrapped(error, self._store, "read")
 
     def _measure(self, item: object) -> tuple[int, int]:
         return 1, 0
@@ -294,9 +302,9 @@ class Reader(_Gatherer[LoadQuery | tuple[MemoryName, str], Fetched | StoredRecei
             slow = f"{self._store.describe()} did not answer a read within {self._timeout} s (load_timeout)"
             return [StoreUnavailableError(slow) for _ in items]
         except Exception as error:
-            wrapped = _wrapped(error, self._store, "read")
-            if len(items) == 1 or isinstance(wrapped, StoreUnavailableError):
-                return [wrapped] * len(items)
+            failure = wrapped(error, self._store, "read")
+            if len(items) == 1 or isinstance(failure, StoreUnavailableError):
+                return [failure] * len(items)
             return [answer for item in items for answer in await self._send([item])]
 
     def _lost(self, item: object, *, sent: bool) -> StoreError:
@@ -323,8 +331,14 @@ def _fetched(loaded: Loaded, name: MemoryName) -> Fetched:
         return Fetched(loaded, error)
 
 
-def _wrapped(error: Exception, store: Store, action: str) -> StoreError:
-    """Make a store's error ours; a foreign one leaves only its type behind, since its text may hold content."""
+def wrapped(error: BaseException, store: Store, action: str) -> StoreError:
+    """Make a store's error ours; a foreign one leaves only its type behind, since its text may hold content.
+
+    A store's own subclass becomes the class it extends: it may have any constructor, and chained errors of its own.
+    """
+    if type(error) in _OURS:
+        return type(error)(*error.args)  # type: ignore[return-value]
+    kind = StoreUnavailableError if isinstance(error, StoreUnavailableError) else StoreError
     if isinstance(error, StoreError):
-        return error
-    return StoreError(f"{store.describe()}: {action} failed with {type(error).__name__}")
+        return kind(str(error))
+    return kind(f"{store.describe()}: {action} failed with {type(error).__name__}")

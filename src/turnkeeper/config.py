@@ -108,7 +108,11 @@ class Settings:
         10.0, "seconds", "How long closing waits for pending requests, and for a store that stalls."
     )
     conflict_attempts: int = _option(
-        20, "attempts", "How often a request is applied anew after another process won the race for the head.", least=1
+        100,
+        "attempts",
+        "How often a request is applied anew after another process won the race for the head; four processes with 50 "
+        "tasks each on one memory need more than 20 now and then.",
+        least=1,
     )
     idempotency_ttl: float = _option(
         86_400.0, "seconds", "A day outlives every client's retries; receipts cost about 150 bytes each."

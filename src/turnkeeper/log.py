@@ -137,6 +137,10 @@ class StoredEntry(msgspec.Struct, frozen=True, gc=False):
     payload: bytes
     at: int
 
+    def __repr__(self) -> str:
+        """Show kind and size, never the content."""
+        return f"<StoredEntry version={self.version} op={self.op!r} bytes={len(self.payload)}>"
+
 
 class LoadQuery(msgspec.Struct, frozen=True, gc=False):
     """Which memory to load, and what of it is known already (None: nothing)."""

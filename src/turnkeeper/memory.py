@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from turnkeeper.errors import InvalidArgumentError
 from turnkeeper.log import ADD, CLEAR, SET, Key, Receipt, Version
@@ -16,6 +17,9 @@ from turnkeeper.stats import MemoryStats
 from turnkeeper.windows import Messages, Window
 
 __all__ = ["ChatMemory", "add_request", "set_request"]
+
+
+_NOT_IN_A_KEY: Final = re.compile("[\0\ud800-\udfff]")
 
 
 class ChatMemory:
@@ -151,12 +155,11 @@ def _flattened(messages: tuple[Any, ...]) -> Iterable[Any]:
 def _key(op: str, messages: tuple[Message, ...], idempotency_key: str) -> Key | None:
     if not isinstance(idempotency_key, str) or not idempotency_key:
         raise InvalidArgumentError("an idempotency key is a non-empty str")
-    try:
-        size = len(idempotency_key.encode())
-    except UnicodeEncodeError:
-        raise InvalidArgumentError("an idempotency key holds no surrogates") from None
-    if size > MAX_NAME_BYTES or "\0" in idempotency_key:
-        raise InvalidArgumentError(f"an idempotency key is at most {MAX_NAME_BYTES} bytes of UTF-8, without NUL")
+    size = len(idempotency_key.encode("utf-8", "surrogatepass"))
+    if size > MAX_NAME_BYTES or _NOT_IN_A_KEY.search(idempotency_key):
+        raise InvalidArgumentError(
+            f"an idempotency key is at most {MAX_NAME_BYTES} bytes of UTF-8, without NUL and surrogates"
+        )
     digest = hashlib.sha256(op.encode())
     for message in messages:
         digest.update(len(message.raw).to_bytes(8, "big"))

@@ -46,6 +46,10 @@ class ToolCall(msgspec.Struct, frozen=True):
     arguments: str = "{}"
     type: str = "function"
 
+    def __repr__(self) -> str:
+        """Show the tool, never what it is asked."""
+        return f"ToolCall(id={self.id!r}, name={self.name!r}, <{len(self.arguments)} characters of arguments>)"
+
     def to_dict(self) -> dict[str, Any]:
         """Return the call in OpenAI chat form."""
         content = "input" if self.type == "custom" else "arguments"

@@ -19,9 +19,16 @@ from anyio.lowlevel import checkpoint
 
 from turnkeeper.actor import Actor, closed
 from turnkeeper.admission import Admission
-from turnkeeper.committer import Committer, Reader
+from turnkeeper.committer import Committer, Reader, wrapped
 from turnkeeper.config import Settings
-from turnkeeper.errors import InvalidArgumentError, RuntimeClosedError, RuntimeUsageError, StoreUnavailableError
+from turnkeeper.errors import (
+    InvalidArgumentError,
+    RuntimeClosedError,
+    RuntimeUsageError,
+    StoreError,
+    StoreInUseError,
+    StoreUnavailableError,
+)
 from turnkeeper.lane import Job, Lane, LaneTimeoutError
 from turnkeeper.names import MemoryName
 from turnkeeper.requests import READ, Request
@@ -92,7 +99,10 @@ class RuntimeCore:
         """Open the store and start the runtime's tasks. Cancelled or failing, it leaves nothing open."""
         if self._state is not _NEW:
             raise RuntimeUsageError(f"this runtime is {self._state}; open a new one with open_runtime()")
+        if any(other.store is self.store and other.holds_store() for other in _opened):
+            raise StoreInUseError(f"{self.store.describe()}: this store object is in use by another runtime")
         self._state = _OPENING
+        _opened.add(self)
         self._thread = get_ident()
         self._task = anyio.get_current_task().id
         self._stop = anyio.Event()
@@ -117,7 +127,10 @@ class RuntimeCore:
             await self.close()
             raise
         self._state = _OPEN
-        _opened.add(self)
+
+    def holds_store(self) -> bool:
+        """Whether the store is open, or on its way there or back."""
+        return self._store_open
 
     def disown(self) -> None:
         """Mark this runtime as belonging to the parent process: called in a forked child."""
@@ -242,16 +255,20 @@ class RuntimeCore:
     async def _open_store(self) -> None:
         open_it = partial(self.store.open, durability=self.settings.durability)
         self._store_open = True  # or on its way there: either way it has to be closed
-        if self.store.inline:
-            open_it()
-            return
-        self._lanes = Lane("turnkeeper commit"), Lane("turnkeeper read")
         try:
+            if self.store.inline:
+                open_it()
+                return
+            self._lanes = Lane("turnkeeper commit"), Lane("turnkeeper read")
             await self._lanes[0].call(open_it, timeout=self.settings.commit_timeout)
         except LaneTimeoutError:
-            raise StoreUnavailableError(
-                f"{self.store.describe()} did not open within {self.settings.commit_timeout} s (commit_timeout)"
-            ) from None
+            slow = f"{self.store.describe()} did not open within {self.settings.commit_timeout} s (commit_timeout)"
+            failure: StoreError = StoreUnavailableError(slow)
+        except Exception as error:
+            failure = wrapped(error, self.store, "open")
+        else:
+            return
+        raise failure  # outside the handlers: a chained error could hold anything
 
     async def _close_store(self, deadline: float) -> None:
         job = self._begin_closing()
@@ -262,7 +279,7 @@ class RuntimeCore:
         if not job.done.is_set():
             logger.warning("%s stalls; it is closed when it comes back", self.store.describe())
         elif job.error is not None:
-            raise job.error
+            raise wrapped(job.error, self.store, "close")
 
     def _begin_closing(self) -> Job[None] | None:
         """Close an inline store, or have another closed behind everything that its threads have to do, and end them.
@@ -274,7 +291,7 @@ class RuntimeCore:
             return None
         self._store_open = False
         if not self._lanes:
-            self.store.close()
+            self._close_inline()
             return None
         (commits, reads), self._lanes = self._lanes, ()
         job = Job(self.store.close)
@@ -286,6 +303,15 @@ class RuntimeCore:
         reads.post(behind_the_reads)
         reads.stop()
         return job
+
+    def _close_inline(self) -> None:
+        try:
+            self.store.close()
+        except Exception as error:
+            failure = wrapped(error, self.store, "close")
+        else:
+            return
+        raise failure
 
     # Requests
 

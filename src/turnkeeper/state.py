@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Iterable
 from typing import Final, TypeAlias
@@ -174,14 +175,14 @@ def _apply(log: Log, entries: Iterable[StoredEntry], head: Head, name: MemoryNam
 
 
 def _messages(entry: StoredEntry, name: MemoryName) -> tuple[Message, ...]:
-    try:
+    with contextlib.suppress(ValueError, TypeError, LookupError, RecursionError, msgspec.MsgspecError):
         try:
             raws = [bytes(raw) for raw in _decode_payload(entry.payload).messages]
         except msgspec.DecodeError:
             raws = _split_with_surrogates(entry.payload)
         return tuple([restore_message(raw) for raw in raws])
-    except (ValueError, TypeError, LookupError, RecursionError, msgspec.MsgspecError):
-        raise MemoryCorruptError(name.id, name.namespace, entry.version, "its payload can't be decoded") from None
+    # Outside the handler: a chained error would hold the payload, and with it what was said.
+    raise MemoryCorruptError(name.id, name.namespace, entry.version, "its payload can't be decoded")
 
 
 def _split_with_surrogates(payload: bytes) -> list[bytes]:

@@ -7,9 +7,10 @@ difference is named by its path. Texts with lone surrogates go through the stand
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
@@ -20,6 +21,8 @@ Json: TypeAlias = bool | int | float | str | list[Any] | dict[str, Any] | None
 MAX_DEPTH: Final = 128
 """Levels of nesting in a message. Decoders recurse, and how deep they can depends on who calls: what one call stores,
 every later one has to be able to read."""
+
+_TOO_DEEP: Final = f"is nested more than {MAX_DEPTH} levels deep, or holds itself"
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -36,18 +39,16 @@ class UnfaithfulError(Exception):
 
 def encode(value: Any) -> bytes:
     """Encode to compact JSON; lone surrogates are escaped. Raises what the encoders raise."""
-    try:
+    with contextlib.suppress(UnicodeEncodeError):
         return _encode(value)
-    except UnicodeEncodeError:
-        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
 
 
 def decode(data: bytes | memoryview) -> Any:
     """Decode JSON, lone surrogate escapes included. Raises ValueError when it is none."""
-    try:
+    with contextlib.suppress(msgspec.DecodeError):
         return _decode(data)
-    except msgspec.DecodeError:
-        return json.loads(str(data, "utf-8"), parse_constant=_refuse_constant)
+    return json.loads(str(data, "utf-8"), parse_constant=_refuse_constant)
 
 
 def encode_faithfully(value: dict[Any, Any]) -> tuple[bytes, dict[str, Any]]:
@@ -60,26 +61,36 @@ def encode_faithfully(value: dict[Any, Any]) -> tuple[bytes, dict[str, Any]]:
         if type(key) is not str or (type(item) is not str and item is not None):
             return _encode_and_compare(value)
     # Most messages are nothing but texts, which can't come back changed: no need to look.
-    try:
+    with contextlib.suppress(UnicodeEncodeError):
         return _encode(value), value
-    except UnicodeEncodeError:
-        return _encode_and_compare(value)
+    return _encode_and_compare(value)
 
 
 def _encode_and_compare(value: dict[Any, Any]) -> tuple[bytes, dict[str, Any]]:
+    # Raised outside the handlers: a chained error would hold the value, and with it what was said.
+    found: tuple[str, str] | None = None
+    data, copy = b"", None
     try:
         data = encode(value)
         copy = decode(data)
     except RecursionError:
-        raise UnfaithfulError("", "is nested too deeply, or holds itself") from None
+        found = "", _TOO_DEEP
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError):
-        path, reason = _difference(value, None, "") or ("", "can't be written as JSON")
-        raise UnfaithfulError(path, reason) from None
-    if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _depth(copy) > MAX_DEPTH:
-        raise UnfaithfulError("", f"is nested more than {MAX_DEPTH} levels deep")
-    if copy != value and (found := _difference(value, copy, "")) is not None:
+        found = _first_difference(value, None) or ("", "can't be written as JSON")
+    if found is None and data.count(b"[") + data.count(b"{") > MAX_DEPTH and _depth(copy) > MAX_DEPTH:
+        found = "", _TOO_DEEP
+    if found is None and copy != value:
+        found = _first_difference(value, copy)
+    if found is not None:
         raise UnfaithfulError(*found)
-    return data, copy
+    return data, cast("dict[str, Any]", copy)
+
+
+def _first_difference(value: Any, copy: Any) -> tuple[str, str] | None:
+    try:
+        return _difference(value, copy, "")
+    except RecursionError:
+        return "", _TOO_DEEP
 
 
 def _depth(value: Any) -> int:

@@ -7,6 +7,7 @@ import os
 import time
 from pathlib import Path
 from typing import Final
+from weakref import WeakSet
 
 from turnkeeper.errors import StoreUnavailableError
 
@@ -16,6 +17,18 @@ except ImportError:  # a platform without flock: the SQLite store says so when i
     fcntl = None  # type: ignore[assignment]
 
 __all__ = ["FileLock"]
+
+_held: Final[WeakSet[FileLock]] = WeakSet()
+
+
+def _let_go_in_child() -> None:
+    for lock in list(_held):
+        lock.close()
+
+
+# A forked child would hold its parent's locks for as long as it lives, also when the parent is long gone.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go_in_child)
 
 _FIRST_WAIT: Final = 0.0002
 _LONGEST_WAIT: Final = 0.005
@@ -46,6 +59,7 @@ class FileLock:
                 self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
             except OSError as error:
                 raise StoreUnavailableError(f"can't open the lock file {self.path}: {error.strerror}") from error
+            _held.add(self)
         mode = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
         deadline = time.monotonic() + timeout
         wait = _FIRST_WAIT

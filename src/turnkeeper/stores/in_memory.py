@@ -116,6 +116,7 @@ class InMemoryStore(Store):
     def _keep_receipts(self, slice_: Slice, mid: int, keyed: list[tuple[int, Key]], expires_at: float) -> None:
         for index, key in keyed:
             receipt = Receipt(Version(mid, slice_.expected + index + 1), len(slice_.entries[index].messages))
+            self._receipts.pop((slice_.name, key.key), None)  # an expired one keeps no place in the order
             self._receipts[slice_.name, key.key] = StoredReceipt(receipt, key.digest), expires_at
         # Keys expire in the order in which they came (one runtime, one lifetime), so the oldest two pay for the new.
         now = self._clock()

@@ -55,6 +55,10 @@ _DROP_EXPIRED: Final = (
 _RECEIPT: Final = "SELECT mid, version, count, digest FROM receipt WHERE name_digest = ? AND key = ? AND expires_at > ?"
 _HEAD: Final = "SELECT mid, version, base, system, created_at, updated_at FROM head WHERE namespace = ? AND id = ?"
 _ENTRIES: Final = "SELECT version, op, entry_id, payload, at FROM entry WHERE mid = ? AND version >= ? ORDER BY version"
+_MOVE: Final = (
+    "INSERT INTO head (namespace, id, version, base, system, created_at, updated_at) "
+    "SELECT ?, ?, version, base, system, created_at, updated_at FROM head WHERE mid = ?"
+)
 _LIST: Final = (
     "SELECT namespace, id, mid, version, base, system, created_at, updated_at FROM head "
     "WHERE (namespace, id) > (?, ?) {} ORDER BY namespace, id LIMIT ?"
@@ -131,13 +135,17 @@ class SQLiteStore(Store):
 
     def open(self, *, durability: str) -> None:
         """Lock, create, migrate and connect twice; see `Store.open`."""
+        if self._reader is not None:
+            raise StoreInUseError(f"{self.describe()} is open already: one runtime at a time for each store object")
         try:
             with self._translating("open"):
+                self._check_kind()
                 if self._read_only:
                     self._open_reader()
                     return
                 self._take_ownership()
                 self._create_file()
+                self._check_untouched()
                 with self._committing():
                     self._writer = self._connect("rwc")
                     self._set_up(self._writer, "FULL" if durability == "full" else "NORMAL")
@@ -162,6 +170,15 @@ class SQLiteStore(Store):
             )
         self._owner_lock.note_owner(alone=not self.shared)
 
+    def _check_kind(self) -> None:
+        if self.path.exists() and not self.path.is_file():
+            raise StoreUnavailableError(f"{self.describe()} is no regular file")
+
+    def _check_untouched(self) -> None:
+        """Refuse a foreign file before the writing connection changes a byte of it or of its log."""
+        with contextlib.closing(self._connect("ro")) as connection:
+            check_format(connection, self.describe())
+
     def _create_file(self) -> None:
         # Only a file that is new is opened here: closing any descriptor of a database drops this process's locks on it.
         with contextlib.suppress(FileExistsError):
@@ -177,7 +194,7 @@ class SQLiteStore(Store):
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         connection = sqlite3.connect(
-            f"file:{quote(str(self.path))}?mode={mode}",
+            f"file:{quote(os.fsencode(self.path))}?mode={mode}",
             uri=True,
             timeout=self._busy_timeout,
             isolation_level=None,  # transactions are begun by hand, always IMMEDIATE
@@ -288,7 +305,16 @@ class SQLiteStore(Store):
             if row is None:
                 raise StoreError(f"{self.describe()} has no memory {name.id!r} (namespace {name.namespace!r})")
             aside = MemoryName(QUARANTINE, f"{row[0]}")
-            connection.execute("UPDATE head SET namespace = ?, id = ? WHERE mid = ?", (*aside, row[0]))
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                # A row of its own: whoever still holds the old one can't write to it any more.
+                moved = connection.execute(_MOVE, (*aside, row[0])).lastrowid
+                connection.execute("UPDATE entry SET mid = ? WHERE mid = ?", (moved, row[0]))
+                connection.execute("DELETE FROM head WHERE mid = ?", (row[0],))
+                connection.execute("COMMIT")
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
         return aside
 
     # Reading

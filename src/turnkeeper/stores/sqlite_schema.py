@@ -56,7 +56,9 @@ CREATE TABLE receipt (
 CREATE INDEX receipt_expiry ON receipt (expires_at);
 CREATE VIEW message AS
   SELECT head.namespace, head.id, entry.version, entry.op, part.key AS position,
-         json_extract(part.value, '$.role') AS role, part.value AS json,
+         CASE WHEN part.type = 'object' AND json_extract(part.value, '$.role')
+                IN ('system', 'developer', 'user', 'assistant', 'tool', 'function')
+              THEN json_extract(part.value, '$.role') END AS role, part.value AS json,
          entry.version >= head.base AS visible, entry.at AS at
   FROM head JOIN entry ON entry.mid = head.mid,
        json_each(

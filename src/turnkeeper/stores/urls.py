@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from turnkeeper.errors import InvalidStoreURLError
 from turnkeeper.stores.base import Store
@@ -25,8 +26,10 @@ def store_from_url(url: str, *, read_only: bool = False) -> Store:
     Raises:
         InvalidStoreURLError: unknown scheme or option, or no path. The URL's password is never repeated.
     """
-    parts = urlsplit(url)
+    parts = _split(url)
     if parts.scheme == "memory":
+        if parts.netloc or parts.path or parts.query:
+            raise InvalidStoreURLError("'memory:' takes neither a path nor options")
         return InMemoryStore()
     if parts.scheme != "sqlite":
         raise InvalidStoreURLError(f"unknown store scheme {parts.scheme!r}; known are {_KNOWN}")
@@ -35,6 +38,8 @@ def store_from_url(url: str, *, read_only: bool = False) -> Store:
         raise InvalidStoreURLError("a SQLite URL has three slashes and a path: sqlite:///chats.db, sqlite:////abs.db")
     if path == "/:memory:":
         raise InvalidStoreURLError("to keep memories in this process alone, use 'memory:'")
+    if "\0" in path:
+        raise InvalidStoreURLError("a path can't hold a NUL")
     flags = _flags(parts.query)
     return SQLiteStore(
         path[1:],
@@ -42,6 +47,17 @@ def store_from_url(url: str, *, read_only: bool = False) -> Store:
         network_filesystem=flags.get("network_filesystem", False),
         read_only=read_only,
     )
+
+
+def _split(url: str) -> SplitResult:
+    parts = None
+    with contextlib.suppress(ValueError):  # whose text repeats the URL, password and all
+        parts = urlsplit(url)
+    if parts is None:
+        raise InvalidStoreURLError(f"this is no URL; known are {_KNOWN}")
+    if parts.fragment or url.endswith("#"):
+        raise InvalidStoreURLError("a store URL has no fragment; write '#' in a path as '%23'")
+    return parts
 
 
 def _flags(query: str) -> dict[str, bool]:
