@@ -159,9 +159,14 @@ async def test_a_foreign_thread_may_not_use_the_async_handle() -> None:
 
 def test_a_body_that_raises_closes_the_runtime_and_raises_as_it_is(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/chats.db"
-    with pytest.raises(KeyError, match="mine"), open_sync_runtime(url) as runtime:
-        runtime.memory("m").add(user("kept"))
-        raise KeyError("mine")
+
+    def body() -> None:
+        with open_sync_runtime(url) as runtime:
+            runtime.memory("m").add(user("kept"))
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        body()
     with open_sync_runtime(url) as runtime:
         assert len(runtime.memory("m").messages()) == 1
 

@@ -76,9 +76,16 @@ def check_format(connection: sqlite3.Connection, described: str) -> int:
     Raises:
         StoreFormatError: the file belongs to another program, or to a newer version of this one.
     """
-    application = connection.execute("PRAGMA application_id").fetchone()[0]
-    schema = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    begun = connection.in_transaction
+    if not begun:
+        connection.execute("BEGIN")  # one snapshot: another process may be migrating the file
+    try:
+        application = connection.execute("PRAGMA application_id").fetchone()[0]
+        schema = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    finally:
+        if not begun:
+            connection.execute("ROLLBACK")
     if application != APPLICATION_ID and (tables or application or schema):
         raise StoreFormatError(f"{described} is a database of another program; name a file of its own")
     if schema > SCHEMA:
