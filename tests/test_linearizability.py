@@ -143,8 +143,9 @@ def settle_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turnkeeper.committer, "_SETTLE_WAITS", (0.0, 0.0, 0.0, 0.0))
 
 
-async def test_1000_random_histories_in_memory() -> None:
-    for number in range(1000):
+@pytest.mark.parametrize("runs", [100, pytest.param(1000, marks=pytest.mark.slow)])
+async def test_random_histories_in_memory(runs: int) -> None:
+    for number in range(runs):
         chance = Random(f"memory-{number}")
         store = FaultStore(InMemoryStore())
         for _ in range(chance.randrange(3)):

@@ -148,9 +148,7 @@ async def test_100_000_conversations_pass_through_1_000_places() -> None:
 
         async def client(first: int) -> None:
             for number in range(first, 100_000, 50):
-                memory = runtime.memory(f"conversation-{number}")
-                await memory.add(user(str(number)))
-                await memory.add(user(f"{number}!"))
+                await runtime.memory(f"conversation-{number}").add(user(str(number)), user(f"{number}!"))
 
         async with anyio.create_task_group() as group:
             for first in range(50):

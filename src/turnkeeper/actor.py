@@ -21,6 +21,7 @@ from turnkeeper.errors import (
     RuntimeClosedError,
     RuntimeUsageError,
     StoreError,
+    fresh,
 )
 from turnkeeper.log import (
     Committed,
@@ -418,8 +419,3 @@ class Actor:
 def closed() -> RuntimeClosedError:
     """Make the error of those who were still waiting when the runtime closed."""
     return RuntimeClosedError("the runtime closed before the request was run; nothing was changed")
-
-
-def fresh(error: StoreError) -> StoreError:
-    """Copy an error, so that no two callers raise the same object and grow each other's traceback."""
-    return type(error)(*error.args)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, Generic, TypeVar, cast
 
@@ -15,13 +16,7 @@ import anyio
 import msgspec
 
 from turnkeeper.config import Settings
-from turnkeeper.errors import (
-    MemoryCorruptError,
-    StoreError,
-    StoreFormatError,
-    StoreInUseError,
-    StoreUnavailableError,
-)
+from turnkeeper.errors import MemoryCorruptError, StoreError, StoreUnavailableError, fresh
 from turnkeeper.lane import Lane, LaneTimeoutError
 from turnkeeper.log import Loaded, LoadQuery, NotCommitted, Outcome, Rejected, Slice, StoredReceipt, Unknown
 from turnkeeper.names import MemoryName
@@ -35,8 +30,6 @@ Answer = TypeVar("Answer")
 
 _READS: Final = 64
 """Reads that travel together: enough to spare thread hops, few enough that none waits long for its neighbours."""
-
-_OURS: Final = frozenset({StoreError, StoreFormatError, StoreInUseError, StoreUnavailableError})
 
 _SETTLE_WAITS: Final = (0.0, 0.05, 0.2, 0.5)
 """Seconds before each attempt to find out what became of a commit."""
@@ -190,7 +183,9 @@ class Committer(_Gatherer[Slice, Outcome]):
         assert self._lane is not None
         try:
             commit = partial(self._store.commit, items, receipt_ttl=self._receipt_ttl)
-            return await self._lane.call(commit, timeout=self._timeout)
+            outcomes = await self._lane.call(commit, timeout=self._timeout)
+            _check_count(outcomes, items)
+            return outcomes
         except LaneTimeoutError as error:
             if not error.started:
                 return [NotCommitted(self._too_slow()) for _ in items]
@@ -231,8 +226,11 @@ class Committer(_Gatherer[Slice, Outcome]):
             try:
                 settle = partial(self._store.settle, slices)
                 if self._read_lane is None:
-                    return settle()
-                return await self._read_lane.call(settle, timeout=min(self._timeout, 5.0))
+                    found = settle()
+                else:
+                    found = await self._read_lane.call(settle, timeout=min(self._timeout, 5.0))
+                _check_count(found, slices)
+                return found
             except Exception:  # whatever keeps the store from answering: the attempts are bounded
                 continue
         return None
@@ -317,8 +315,11 @@ def _read(
     """Answer all items, in the store's thread."""
     queries = [item for item in items if isinstance(item, LoadQuery)]
     keys = [item for item in items if not isinstance(item, LoadQuery)]
-    loads = iter(store.load(queries) if queries else ())
-    receipts = iter(store.receipts(keys) if keys else ())
+    loaded = store.load(queries) if queries else []
+    found = store.receipts(keys) if keys else []
+    _check_count(loaded, queries)
+    _check_count(found, keys)
+    loads, receipts = iter(loaded), iter(found)
     return [_fetched(next(loads), item.name) if isinstance(item, LoadQuery) else next(receipts) for item in items]
 
 
@@ -331,14 +332,13 @@ def _fetched(loaded: Loaded, name: MemoryName) -> Fetched:
         return Fetched(loaded, error)
 
 
-def wrapped(error: BaseException, store: Store, action: str) -> StoreError:
-    """Make a store's error ours; a foreign one leaves only its type behind, since its text may hold content.
+def _check_count(answers: Sequence[object], questions: Sequence[object]) -> None:
+    if len(answers) != len(questions):
+        raise StoreError(f"the store gave {len(answers)} answers to {len(questions)} questions")
 
-    A store's own subclass becomes the class it extends: it may have any constructor, and chained errors of its own.
-    """
-    if type(error) in _OURS:
-        return type(error)(*error.args)  # type: ignore[return-value]
-    kind = StoreUnavailableError if isinstance(error, StoreUnavailableError) else StoreError
+
+def wrapped(error: BaseException, store: Store, action: str) -> StoreError:
+    """Make a store's error ours; a foreign one leaves only its type behind, since its text may hold content."""
     if isinstance(error, StoreError):
-        return kind(str(error))
-    return kind(f"{store.describe()}: {action} failed with {type(error).__name__}")
+        return fresh(error)
+    return StoreError(f"{store.describe()}: {action} failed with {type(error).__name__}")

@@ -5,6 +5,8 @@ An error names the memory, the limit and the way out. Whoever catches `Turnkeepe
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 __all__ = [
     "ConflictError",
     "ContentionError",
@@ -143,3 +145,19 @@ class MemoryCorruptError(StoreError):
             f"memory {self.memory_id!r} (namespace {self.namespace!r}) can't be read at entry {self.version}: "
             f"{self.reason}; delete it, or see 'turnkeeper doctor URL --quarantine'"
         )
+
+
+E = TypeVar("E", bound=TurnkeeperError)
+
+
+def fresh(error: E) -> E:
+    """Copy an error without what is chained to it, whatever its constructor looks like.
+
+    So no two callers raise the same object and grow each other's traceback, and nothing that a store's driver said
+    travels along.
+    """
+    kind = type(error)
+    copy = kind.__new__(kind)
+    copy.args = error.args
+    copy.__dict__.update({name: value for name, value in error.__dict__.items() if not name.startswith("__")})
+    return copy

@@ -231,6 +231,8 @@ class RuntimeCore:
 
     def check_leaving_task(self) -> None:
         """Refuse to be left by another task than the one that entered: its scopes would be torn."""
+        if self._state is _FORKED:
+            self.check_reachable()
         if anyio.get_current_task().id != self._task:
             raise RuntimeUsageError(
                 "the runtime was entered by another task than the one leaving it; enter and leave it in one task, "

@@ -37,7 +37,7 @@ DEFAULTS: dict[str, object] = {
     "commit_timeout": 30.0,
     "load_timeout": 30.0,
     "close_timeout": 10.0,
-    "conflict_attempts": 20,
+    "conflict_attempts": 100,
     "idempotency_ttl": 86_400.0,
 }
 
