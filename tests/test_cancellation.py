@@ -167,6 +167,7 @@ class TestEveryPoint:
                 memory = await subject.prepare()
             assert points
 
+    @pytest.mark.slow
     async def test_cancelled_after_any_number_of_passes_it_is_there_whole_or_not_at_all(
         self, tmp_path: Path, kind: str, operation: str, state: str
     ) -> None:
@@ -240,6 +241,7 @@ class TestThePointOfNoReturn:
             await subject.check(memory, whole=True)
 
 
+@pytest.mark.slow
 @on_every_loop
 @pytest.mark.parametrize("kind", ["in memory", "in threads", "sqlite"])
 @pytest.mark.parametrize("native", [False, True])

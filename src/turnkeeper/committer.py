@@ -64,9 +64,9 @@ class _Waiting(Generic[Item, Answer]):
 
     __slots__ = ("answer", "done", "item")
 
-    def __init__(self, item: Item) -> None:
+    def __init__(self, item: Item, done: anyio.Event) -> None:
         self.item = item
-        self.done = anyio.Event()
+        self.done = done
         self.answer: Answer | None = None
 
 
@@ -82,13 +82,14 @@ class _Gatherer(ABC, Generic[Item, Answer]):
         self._max_bytes = max_bytes
         self._line: deque[_Waiting[Item, Answer]] = deque()
         self._wake = anyio.Event()
+        self._make_event = type(self._wake)  # the running loop's own: asking which one that is takes a microsecond
         self._closed = False
 
     async def _ask(self, item: Item) -> Answer:
         """Get in line and return the answer. A cancelled caller leaves its item behind, which is answered unheard."""
         if self._closed:
             return self._lost(item, sent=False)
-        waiting: _Waiting[Item, Answer] = _Waiting(item)
+        waiting: _Waiting[Item, Answer] = _Waiting(item, self._make_event())
         self._line.append(waiting)
         self._wake.set()
         await waiting.done.wait()
