@@ -99,7 +99,7 @@ def test_a_python_example_runs_as_printed(block: Block, tmp_path: Path) -> None:
     runner = ["-m", "pytest", "-q", "-p", "no:cacheprovider"] if as_test else []
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COVERAGE_"))}
     ran = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", *runner, file.name],
+        [sys.executable, "-W", "error", *runner, file.name],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
