@@ -8,7 +8,9 @@ import anyio
 import pytest
 
 from support.virtual_time import VIRTUAL_TIME_BACKENDS
-from turnkeeper import open_runtime
+from turnkeeper import OutcomeUnknownError, RuntimeClosedError, open_runtime
+from turnkeeper.stores import InMemoryStore
+from turnkeeper.testing import FaultStore
 
 virtual = pytest.mark.parametrize("anyio_backend", VIRTUAL_TIME_BACKENDS)
 pytestmark = pytest.mark.anyio
@@ -111,6 +113,32 @@ async def test_bytes_in_ram_are_bounded_and_counted() -> None:
         await runtime.memory("19").clear()
         await runtime.memory("18").delete()
         assert runtime.stats().resident_bytes <= 10_000
+
+
+@virtual
+@pytest.mark.parametrize("close_timeout", [0.1, 10.0])
+async def test_closing_drains_what_is_pending_until_its_deadline(close_timeout: float) -> None:
+    store = FaultStore(InMemoryStore())
+    # a commit of unknown outcome: the store is asked four times, within three quarters of a second
+    store.fail_after()
+    store.fail_before(4, on="settle")
+    outcomes: list[str] = []
+
+    async def add() -> None:
+        try:
+            await runtime.memory("m").add(user("a"))
+        except (OutcomeUnknownError, RuntimeClosedError) as error:
+            outcomes.append(type(error).__name__)
+
+    async with anyio.create_task_group() as group:
+        async with open_runtime(store, close_timeout=close_timeout) as runtime:
+            group.start_soon(add)
+            await anyio.sleep(0.01)
+            assert runtime.stats().pending == 1
+            started = anyio.current_time()
+        assert anyio.current_time() - started == pytest.approx(min(close_timeout, 0.74), abs=0.02)
+    assert outcomes == ["OutcomeUnknownError"]
+    assert (runtime.stats().pending, runtime.stats().failed_at_close) == (0, int(close_timeout < 0.74))
 
 
 async def test_a_memory_with_pending_requests_is_never_unloaded() -> None:
