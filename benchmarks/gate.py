@@ -73,7 +73,7 @@ def _ratios(directory: Path) -> dict[str, float]:
         ]
         for result in results:
             ratios[f"{result.question}: {result.case} on {backend}"] = min(result.ratios(OURS, BARE))
-    ratios["durable: adds on asyncio"] = min(durable.over_floor("asyncio", rounds=3, directory=directory))
+    ratios["durable: CPU of an add on asyncio"] = min(durable.over_floor("asyncio", rounds=3, directory=directory))
     return ratios
 
 

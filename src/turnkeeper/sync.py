@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, wait
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal, NoReturn, TypeVar, Unpack, cast
+from typing import Any, Final, Literal, NoReturn, TypeVar, Unpack, cast
 
 from anyio.from_thread import start_blocking_portal
 
@@ -32,6 +32,9 @@ from turnkeeper.windows import Messages, Window
 __all__ = ["SyncChatMemory", "SyncRuntime", "open_sync_runtime"]
 
 T = TypeVar("T")
+
+_LOOK_EVERY: Final = 1.0
+"""Seconds between looks at whether the event loop is still there to answer."""
 
 
 class SyncChatMemory:
@@ -183,8 +186,11 @@ def _call(core: RuntimeCore, instead: str, function: Callable[[], Any]) -> Any:
             failure.append(error)
 
     try:
-        result = core.portal.call(run)
-    except CancelledError:
+        future = core.portal.start_task_soon(run)
+        while not future.done() and not (wait([future], timeout=_LOOK_EVERY).done or core.closed):
+            pass  # a Ctrl-C in the loop's thread can strike just as the answer is handed on, and then none comes
+        result = future.result(timeout=_LOOK_EVERY)
+    except (CancelledError, TimeoutError):
         raise OutcomeUnknownError(
             "the event loop was torn down while the call was under way: it happened whole or not at all"
         ) from None
