@@ -76,7 +76,7 @@ class FileLock:
 
     def release(self) -> None:
         """Give the lock back and keep the file open."""
-        if self._descriptor is not None:
+        if fcntl is not None and self._descriptor is not None:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def note_owner(self, *, alone: bool) -> None:
