@@ -44,7 +44,7 @@ from turnkeeper.windows import Messages, Unbounded, Window
 
 __all__ = ["Actor", "closed"]
 
-logger = logging.getLogger("turnkeeper")
+logger: Final[logging.Logger] = logging.getLogger("turnkeeper")
 
 _BACKOFF: Final = 0.001
 _LONGEST_BACKOFF: Final = 0.05
@@ -75,9 +75,9 @@ class Actor:
     )
 
     def __init__(self, name: MemoryName, services: Services) -> None:
-        self.name = name
-        self.used = 0.0
-        self.counted = 0
+        self.name: MemoryName = name
+        self.used: float = 0.0
+        self.counted: int = 0
         self._services = services
         self._log: Log | None = None
         self._corrupt: MemoryCorruptError | None = None

@@ -34,11 +34,11 @@ class Admission:
         self._line: OrderedDict[_Waiter, None] = OrderedDict()  # leaves from the middle in one step
         self._empty = anyio.Event()
         self._closed = False
-        self.pending = 0
-        self.pending_bytes = 0
-        self.peak_pending = 0
-        self.peak_bytes = 0
-        self.overloaded = 0
+        self.pending: int = 0
+        self.pending_bytes: int = 0
+        self.peak_pending: int = 0
+        self.peak_bytes: int = 0
+        self.overloaded: int = 0
 
     @property
     def waiting(self) -> int:

@@ -48,9 +48,9 @@ class GroupStatistics:
     __slots__ = ("groups", "items", "peak")
 
     def __init__(self) -> None:
-        self.groups = 0
-        self.items = 0
-        self.peak = 0
+        self.groups: int = 0
+        self.items: int = 0
+        self.peak: int = 0
 
     def count(self, items: int) -> None:
         """Count one group."""
@@ -77,7 +77,7 @@ class _Gatherer(ABC, Generic[Item, Answer]):
     """
 
     def __init__(self, max_weight: int, max_bytes: int) -> None:
-        self.statistics = GroupStatistics()
+        self.statistics: GroupStatistics = GroupStatistics()
         self._max_weight = max_weight
         self._max_bytes = max_bytes
         self._line: deque[_Waiting[Item, Answer]] = deque()

@@ -41,11 +41,11 @@ class Job(Generic[T]):
     __slots__ = ("cancelled", "done", "error", "function", "lock", "result", "started")
 
     def __init__(self, function: Callable[[], T]) -> None:
-        self.function = function
-        self.done = anyio.Event()
-        self.lock = threading.Lock()
-        self.started = False
-        self.cancelled = False
+        self.function: Callable[[], T] = function
+        self.done: anyio.Event = anyio.Event()
+        self.lock: threading.Lock = threading.Lock()
+        self.started: bool = False
+        self.cancelled: bool = False
         self.result: T | None = None
         self.error: BaseException | None = None
 

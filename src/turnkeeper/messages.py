@@ -161,7 +161,7 @@ class SystemMessage(Message):
     """
 
     __slots__ = ()
-    roles = ("system", "developer")
+    roles: ClassVar[tuple[str, ...]] = ("system", "developer")
 
     def __init__(
         self, content: object = None, *, role: Literal["system", "developer"] = "system", **fields: object
@@ -182,7 +182,7 @@ class UserMessage(Message):
     """
 
     __slots__ = ()
-    roles = ("user",)
+    roles: ClassVar[tuple[str, ...]] = ("user",)
 
     def __init__(self, content: object = None, **fields: object) -> None:
         """Encode the message."""
@@ -202,7 +202,7 @@ class AssistantMessage(Message):
     """
 
     __slots__ = ()
-    roles = ("assistant",)
+    roles: ClassVar[tuple[str, ...]] = ("assistant",)
 
     def __init__(
         self,
@@ -231,7 +231,7 @@ class ToolMessage(Message):
     """
 
     __slots__ = ()
-    roles = ("tool", "function")
+    roles: ClassVar[tuple[str, ...]] = ("tool", "function")
 
     def __init__(self, content: object, *, tool_call_id: str, **fields: object) -> None:
         """Encode the message."""

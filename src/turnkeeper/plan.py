@@ -36,7 +36,7 @@ class Plan:
         self.writers: list[Request] = []
         self.deletes: Request | None = None
         self.answers: list[tuple[Request, Any]] = []
-        self.consumed = 0
+        self.consumed: int = 0
 
     @property
     def writes(self) -> bool:

@@ -54,12 +54,12 @@ class Request:
         if_version: Version | None = None,
         window: Window | None = None,
     ) -> None:
-        self.op = op
-        self.messages = messages
-        self.size = len(messages[0].raw) if len(messages) == 1 else sum([len(message.raw) for message in messages])
-        self.key = key
-        self.if_version = if_version
-        self.window = window
-        self.state = QUEUED
+        self.op: str = op
+        self.messages: tuple[Message, ...] = messages
+        self.size: int = len(messages[0].raw) if len(messages) == 1 else sum([len(message.raw) for message in messages])
+        self.key: Key | None = key
+        self.if_version: Version | None = if_version
+        self.window: Window | None = window
+        self.state: int = QUEUED
         self.result: Any = None
         self.error: Exception | None = None

@@ -52,9 +52,9 @@ class Residency:
         # every request would cost a microsecond.
         self._now = clock()
         self._wake = anyio.Event()
-        self.bytes = 0
-        self.peak = 0
-        self.unloads = 0
+        self.bytes: int = 0
+        self.peak: int = 0
+        self.unloads: int = 0
 
     def __len__(self) -> int:
         return len(self._resident)

@@ -40,7 +40,7 @@ from turnkeeper.windows import Messages, Window
 
 __all__ = ["RuntimeCore", "make_core"]
 
-logger = logging.getLogger("turnkeeper")
+logger: Final[logging.Logger] = logging.getLogger("turnkeeper")
 
 _NEW: Final = "not opened yet"
 _OPENING: Final = "being opened"

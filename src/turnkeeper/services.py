@@ -64,18 +64,18 @@ class Services:
         *,
         strong: bool,
     ) -> None:
-        self.make_event = make_event
-        self.settings = settings
-        self.committer = committer
-        self.reader = reader
-        self.admission = admission
-        self.spawn = spawn
-        self.strong = strong
+        self.make_event: Callable[[], anyio.Event] = make_event
+        self.settings: Settings = settings
+        self.committer: Committer = committer
+        self.reader: Reader = reader
+        self.admission: Admission = admission
+        self.spawn: Callable[[Actor, Inbox], None] = spawn
+        self.strong: bool = strong
         # Entry ids must be unique, not secret: a generator seeded by the system costs a third of asking it each time.
         # One for each runtime, because processes forked from one parent would share its numbers.
-        self.random_bytes = Random(os.urandom(32)).randbytes
+        self.random_bytes: Callable[[int], bytes] = Random(os.urandom(32)).randbytes
         self.residency: Residency
-        self.stopping = False
+        self.stopping: bool = False
         self.doubtful: set[MemoryName] = set()
-        self.conflicts = 0
-        self.unknown_outcomes = 0
+        self.conflicts: int = 0
+        self.unknown_outcomes: int = 0

@@ -48,13 +48,13 @@ class Log:
 
     def __init__(self, head: Head | None = None) -> None:
         """Start empty at `head`'s row."""
-        self.mid = head.mid if head else 0
-        self.n = 0
-        self.base = 0
-        self.system = 0
-        self.size = 0
-        self.created_at = head.created_at if head else 0
-        self.updated_at = head.updated_at if head else 0
+        self.mid: int = head.mid if head else 0
+        self.n: int = 0
+        self.base: int = 0
+        self.system: int = 0
+        self.size: int = 0
+        self.created_at: int = head.created_at if head else 0
+        self.updated_at: int = head.updated_at if head else 0
         # An empty deque alone weighs 760 bytes: it comes with the first message.
         self._messages: deque[Message] | None = None
         self._view: Messages | None = None

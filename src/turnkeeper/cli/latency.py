@@ -27,8 +27,8 @@ class Latencies:
 
     def __init__(self) -> None:
         self._sketch = LogCollapsingLowestDenseDDSketch(relative_accuracy=_ACCURACY, bin_limit=_BINS)
-        self.count = 0
-        self.longest = 0.0
+        self.count: int = 0
+        self.longest: float = 0.0
 
     def add(self, seconds: float) -> None:
         """Take one duration."""

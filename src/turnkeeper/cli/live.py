@@ -68,12 +68,12 @@ class LiveReplay:
         replace: bool = False,
         on_progress: Callable[[], None] = lambda: None,
     ) -> None:
-        self.adds = Latencies()
-        self.reads = Latencies()
-        self.acknowledged = 0
-        self.finished = 0
-        self.deleted = 0
-        self.seconds = 0.0
+        self.adds: Latencies = Latencies()
+        self.reads: Latencies = Latencies()
+        self.acknowledged: int = 0
+        self.finished: int = 0
+        self.deleted: int = 0
+        self.seconds: float = 0.0
         self._runtime = runtime
         self._namespace = namespace
         self._replace = replace

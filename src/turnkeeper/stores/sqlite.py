@@ -116,7 +116,7 @@ class SQLiteStore(Store):
     ) -> None:
         """Name the file; nothing is opened yet."""
         # The real path, so that every spelling of it finds the same side files.
-        self.path = Path(os.path.realpath(path))
+        self.path: Path = Path(os.path.realpath(path))
         self.shared = shared
         self._read_only = read_only
         self._network_filesystem = network_filesystem

@@ -47,7 +47,7 @@ class Stall:
     """
 
     def __init__(self) -> None:
-        self.entered = threading.Event()
+        self.entered: threading.Event = threading.Event()
         self._released = threading.Event()
 
     def release(self) -> None:
@@ -96,7 +96,7 @@ class FaultStore(Store):
 
     def __init__(self, store: Store, *, inline: Literal[False] | None = None) -> None:
         self.wrapped = store
-        self.shared = store.shared
+        self.shared: bool = store.shared
         self._inline = store.inline if inline is None else inline
         self._one_at_a_time: AbstractContextManager[object] = threading.Lock() if store.inline else nullcontext()
         self._lock = threading.Lock()

@@ -91,7 +91,7 @@ class Recorder:
 
     def __init__(self, memory: _AsyncMemory, history: History | None = None) -> None:
         self.memory = memory
-        self.history = history or History()
+        self.history: History = history or History()
 
     async def add(self, sender: Hashable, tokens: Sequence[str]) -> Any:
         """Append one batch, with a user message for each token."""
@@ -132,7 +132,7 @@ class SyncRecorder:
 
     def __init__(self, memory: _BlockingMemory, history: History | None = None) -> None:
         self.memory = memory
-        self.history = history or History()
+        self.history: History = history or History()
 
     def add(self, sender: Hashable, tokens: Sequence[str]) -> Any:
         """Append one batch, with a user message for each token."""
