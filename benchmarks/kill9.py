@@ -323,7 +323,7 @@ def _runtime_faults(url: str, ledger: Ledger) -> list[str]:
     with turnkeeper.open_sync_runtime(url) as runtime:
         for name, batches in expected.items():
             memory = runtime.memory(name)
-            texts = [str(message.content) for message in memory.messages()]
+            texts = [str(stored.content) for stored in memory.messages()]
             shown = _split(texts)
             if shown is None:
                 problems.append(f"{name}: the runtime shows a batch that is not whole")
