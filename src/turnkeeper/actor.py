@@ -122,6 +122,7 @@ class Actor:
         try:
             self._mailbox.send_nowait(request)
         except anyio.WouldBlock:
+            self._rouse()  # what fills the mailbox may have been abandoned while the task was parked
             return False
         self._rouse()
         return True
