@@ -10,7 +10,7 @@ import pytest
 from support.virtual_time import VIRTUAL_TIME_BACKENDS
 from turnkeeper import OutcomeUnknownError, RuntimeClosedError, open_runtime
 from turnkeeper.stores import InMemoryStore
-from turnkeeper.testing import FaultStore
+from turnkeeper.testing import FaultStore, unload
 
 virtual = pytest.mark.parametrize("anyio_backend", VIRTUAL_TIME_BACKENDS)
 pytestmark = pytest.mark.anyio
@@ -159,6 +159,22 @@ async def test_a_memory_with_pending_requests_is_never_unloaded() -> None:
                     f"{number}.{t}" for t in range(20)
                 ]
         assert runtime.stats().resident <= 2
+
+
+async def test_a_memory_is_not_unloaded_in_the_middle_of_a_load_that_nobody_waits_for() -> None:
+    """Else its next request would start a second task beside the one that loads."""
+    store = FaultStore(InMemoryStore(), inline=False)
+    async with open_runtime(store) as runtime:
+        with store.stall("load") as stall:
+            async with anyio.create_task_group() as group:
+                group.start_soon(runtime.memory("m").messages)
+                await anyio.to_thread.run_sync(stall.entered.wait)
+                group.cancel_scope.cancel()
+            assert runtime.stats().pending == 0
+            assert not unload(runtime, "m")
+        await runtime.memory("m").add(user("a"))
+        assert [message.text for message in await runtime.memory("m").messages()] == ["a"]
+        assert runtime.stats().running == 1
 
 
 # asyncio's debug mode, which the other tests run in, makes a hundred thousand tasks ten times as slow

@@ -67,6 +67,7 @@ class Actor:
         "_mailbox",
         "_outstanding",
         "_services",
+        "_serving",
         "_wake",
         "_writing",
         "counted",
@@ -79,6 +80,7 @@ class Actor:
         self.used: float = 0.0
         self.counted: int = 0
         self._services = services
+        self._serving = False  # also true in a load whose callers have all left
         self._log: Log | None = None
         self._corrupt: MemoryCorruptError | None = None
         self._mailbox: MemoryObjectSendStream[Request] | None = None
@@ -90,8 +92,8 @@ class Actor:
 
     @property
     def pinned(self) -> bool:
-        """Whether requests are pending: then it must not be unloaded."""
-        return bool(self._outstanding)
+        """Whether requests are pending, or its task is in the middle of some: then it must not be unloaded."""
+        return self._serving or bool(self._outstanding)
 
     @property
     def running(self) -> bool:
@@ -192,9 +194,13 @@ class Actor:
                         continue
                     except anyio.EndOfStream:
                         return
-                    if await self._serve(first, inbox) == _BATCH:
+                    self._serving = True
+                    size = await self._serve(first, inbox)
+                    self._serving = False
+                    if size == _BATCH:
                         await checkpoint()  # there may be more: let others have their turn
         except BaseException as error:
+            self._serving = False
             cancelled = isinstance(error, anyio.get_cancelled_exc_class())
             if (cancelled and self._services.stopping) or not (cancelled or isinstance(error, Exception)):
                 self.fail_outstanding(closed)
