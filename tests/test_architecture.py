@@ -56,7 +56,7 @@ FREE_FOR_ALL = frozenset({"threading.get_ident"})
 ROOT_STATEMENTS = frozenset({"import logging", f"logging.getLogger('{PACKAGE}').addHandler(logging.NullHandler())"})
 
 # Modules whose `__all__` is a promise.
-PUBLIC = ("turnkeeper", "turnkeeper.stores", "turnkeeper.testing", "turnkeeper.windows")
+PUBLIC = ("turnkeeper", "turnkeeper.stores", "turnkeeper.testing", "turnkeeper.tokens", "turnkeeper.windows")
 
 RANKS = {entry: rank for rank, layer in enumerate(LAYERS) for entry in layer}
 TOP = len(LAYERS) - 1

@@ -278,6 +278,7 @@ async def test_other_idempotency_keys_are_refused(key: Any) -> None:
 async def test_what_was_acknowledged_is_there_after_reopening(durable_url: str) -> None:
     odd: list[dict[str, Any]] = [
         {"role": "user", "content": "\ud83d \x00", "extra": [1, None]},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "odd": True}]},
         {"role": "tool", "tool_call_id": "c", "content": "r"},
     ]
     async with open_runtime(durable_url) as runtime:
@@ -288,7 +289,7 @@ async def test_what_was_acknowledged_is_there_after_reopening(durable_url: str) 
         messages = await runtime.memory("m").messages()
         assert messages.to_dicts() == [user("a"), *odd]
         assert messages.version == receipt.version
-        assert [message.id for message in messages] == ["2.0", "3.0", "3.1"]
+        assert [message.id for message in messages] == ["2.0", "3.0", "3.1", "3.2"]
 
 
 async def test_stats_count_the_state(store_url: str) -> None:

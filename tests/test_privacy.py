@@ -271,6 +271,12 @@ async def setting_nothing(_: Path) -> None:
 
 
 @scenario
+async def a_message_larger_than_the_window(_: Path) -> None:
+    async with turnkeeper.open_runtime("memory:", window=turnkeeper.TokenWindow(5)) as runtime:
+        await runtime.memory("m").add(SAID)
+
+
+@scenario
 async def a_text_as_a_version(_: Path) -> None:
     async with turnkeeper.open_runtime("memory:") as runtime:
         await runtime.memory("m").set(SAID, if_version=CANARY)  # type: ignore[arg-type]
@@ -927,6 +933,7 @@ def test_every_kind_of_error_is_walked(request: pytest.FixtureRequest) -> None:
         "StoreInUseError": "raised at opening: nothing is known of any content",
         "StoreUnavailableError": "a_disk_that_is_full",
         "TurnkeeperError": "the base",
+        "WindowOverflowError": "a_message_larger_than_the_window",
     }
     assert set(raised_by) == {name for name in turnkeeper.__all__ if name.endswith("Error")}
 

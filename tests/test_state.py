@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnkeeper import MemoryCorruptError
+from turnkeeper import MemoryCorruptError, Messages, MessageWindow, Unbounded
 from turnkeeper.log import Head, Loaded, StoredEntry, Version, encode_payload
 from turnkeeper.messages import encode_messages
 from turnkeeper.names import MemoryName
@@ -32,8 +35,14 @@ def change(log: Log, op: str, texts: list[str]) -> None:
         log.replace(encoded(texts) if op == "set" else ())
 
 
+def view_of(log: Log) -> Messages:
+    view = log.view(Unbounded(), None)
+    assert view is not None
+    return view
+
+
 def picture(log: Log) -> tuple[object, ...]:
-    view = log.view()
+    view = view_of(log)
     return log.n, log.base, log.system, log.size, log.count, [m.text for m in view], [m.id for m in view], view.version
 
 
@@ -42,10 +51,10 @@ def test_a_rollback_leaves_no_trace(before: list[Change], tentative: list[Change
     log = Log(Head(3, 0, 0, 0, 1, 1))
     for op, texts in before:
         change(log, op, texts)
-    then, mark = picture(log), log.mark()
+    then, mark = picture(log), log.begin()
     for op, texts in tentative:
         change(log, op, texts)
-        log.view()
+        view_of(log)
     log.rollback(mark)
     assert picture(log) == then
 
@@ -62,8 +71,8 @@ def test_loading_gives_the_same_state_whole_or_from_a_known_version_on(history: 
     assert picture(whole) == picture(log)
     for known in range(log.base or 1, log.n + 1):
         partial = fold(Loaded(Head(3, known, log.base, 0, 1, 5), 0, tuple(stored[max(log.base, 1) - 1 : known])), NAME)
-        assert picture(partial.extend(Loaded(head, known, tuple(stored[known:])), NAME)) == picture(log)
-    assert logs[0].view() == ()
+        assert picture(partial.extend(Loaded(head, known, tuple(stored[known:]), continues=True), NAME)) == picture(log)
+    assert logs[0].messages == ()
 
 
 @pytest.mark.parametrize(
@@ -96,17 +105,34 @@ def test_an_undecodable_tail_leaves_the_log_as_it_was() -> None:
     then = picture(log)
     tail = (StoredEntry(2, "add", b"", b'{"messages":[{"role":"user"}]}', 5), StoredEntry(3, "add", b"", b"{", 5))
     with pytest.raises(MemoryCorruptError):
-        log.extend(Loaded(Head(3, 3, 0, 0, 1, 1), 1, tail), NAME)
+        log.extend(Loaded(Head(3, 3, 0, 0, 1, 1), 1, tail, continues=True), NAME)
     assert picture(log) == then
 
 
 def test_the_view_is_one_object_until_something_changes() -> None:
     log = Log(Head(3, 0, 0, 0, 1, 1))
-    assert log.view() is log.view()
+    assert view_of(log) is view_of(log)
     change(log, "add", ["a"])
-    first = log.view()
-    assert first is log.view()
+    first = view_of(log)
+    assert first is view_of(log)
     change(log, "add", ["bb"])
-    assert log.view() is not first
+    assert view_of(log) is not first
     assert [m.text for m in first] == ["a"]
     assert first.version == Version(3, 1)
+
+
+def test_a_log_that_leaves_ram_does_not_wait_for_the_collector() -> None:
+    log = Log(Head(3, 0, 0, 0, 1, 1))
+    change(log, "add", ["a"])
+    window = MessageWindow(lambda _: 1)
+    assert log.view(window, 1) is not None
+    assert log.view(Unbounded(), None) is not None
+    gone = weakref.ref(window)
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        del log, window
+        assert gone() is None
+    finally:
+        if collecting:
+            gc.enable()

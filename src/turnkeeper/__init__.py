@@ -22,6 +22,7 @@ from turnkeeper.errors import (
     StoreInUseError,
     StoreUnavailableError,
     TurnkeeperError,
+    WindowOverflowError,
 )
 from turnkeeper.log import Receipt, Version
 from turnkeeper.memory import ChatMemory
@@ -37,10 +38,13 @@ from turnkeeper.messages import (
 from turnkeeper.opening import Runtime, open_runtime
 from turnkeeper.stats import MemoryStats, RuntimeStats
 from turnkeeper.sync import SyncChatMemory, SyncRuntime, open_sync_runtime
-from turnkeeper.windows import Messages, Unbounded, Window
+from turnkeeper.tokens import BpeCounter, CharacterCounter, PartCosts, TokenCounter
+from turnkeeper.windows import Messages, MessageWindow, TokenWindow, TurnWindow, Unbounded, Window
 
 __all__ = [
     "AssistantMessage",
+    "BpeCounter",
+    "CharacterCounter",
     "ChatMemory",
     "ConflictError",
     "ContentionError",
@@ -53,10 +57,12 @@ __all__ = [
     "MemoryStats",
     "Message",
     "MessageLike",
+    "MessageWindow",
     "Messages",
     "MissingExtraError",
     "OutcomeUnknownError",
     "OverloadedError",
+    "PartCosts",
     "Receipt",
     "Runtime",
     "RuntimeClosedError",
@@ -71,13 +77,17 @@ __all__ = [
     "SyncChatMemory",
     "SyncRuntime",
     "SystemMessage",
+    "TokenCounter",
+    "TokenWindow",
     "ToolCall",
     "ToolMessage",
+    "TurnWindow",
     "TurnkeeperError",
     "Unbounded",
     "UserMessage",
     "Version",
     "Window",
+    "WindowOverflowError",
     "__version__",
     "open_runtime",
     "open_sync_runtime",

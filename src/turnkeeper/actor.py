@@ -13,6 +13,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 from anyio.streams.memory import MemoryObjectSendStream
 
+from turnkeeper.committer import Fetch, Reach
 from turnkeeper.errors import (
     ContentionError,
     IdempotencyMismatchError,
@@ -28,7 +29,6 @@ from turnkeeper.log import (
     Conflict,
     Duplicate,
     Key,
-    LoadQuery,
     NotCommitted,
     Receipt,
     Rejected,
@@ -36,11 +36,11 @@ from turnkeeper.log import (
     Version,
 )
 from turnkeeper.names import MemoryName
-from turnkeeper.plan import Plan, apply
+from turnkeeper.plan import EVERYTHING, Plan, apply
 from turnkeeper.requests import ABANDONED, DELETE, DONE, QUEUED, TAKEN, Request
 from turnkeeper.services import Inbox, Services
 from turnkeeper.state import Log
-from turnkeeper.windows import Messages, Unbounded, Window
+from turnkeeper.windows import Messages, Window
 
 __all__ = ["Actor", "closed"]
 
@@ -105,13 +105,12 @@ class Actor:
         """Bytes of encoded messages it holds."""
         return 0 if self._log is None else self._log.size
 
-    def quiescent_view(self, window: Window | None) -> Messages | None:
-        """Return what a read would find if nothing is pending and nobody else writes, else None."""
+    def quiescent_view(self, window: Window) -> Messages | None:
+        """Return what a read would find; None if something is pending, others may write, or too little is held."""
         services = self._services
         if self._outstanding or self._log is None or services.strong or self.name in services.doubtful:
             return None
-        view = self._log.view()
-        return view if window is None or isinstance(window, Unbounded) else Messages(window.view(view), view.version)
+        return self._log.view(window, window.limit(self.name.id))
 
     def offer(self, request: Request) -> bool:
         """Put a request into the mailbox, starting the task if there is none; False when the mailbox is full."""
@@ -212,7 +211,7 @@ class Actor:
 
     async def _serve(self, first: Request, inbox: Inbox) -> int:
         """Answer a batch and return its size."""
-        unreachable = await self._load() if self._log is None else None
+        unreachable = await self._load(first) if self._log is None else None
         # The point of no return: from here on what was taken runs to its end.
         batch = self._take(first, inbox)
         size = len(batch)
@@ -224,6 +223,8 @@ class Actor:
             batch = await self._round(batch)
         if self._corrupt is not None:
             self._log = None  # look again next time: it may have been repaired
+        elif self._log is not None:
+            self._log.trim()
         self._services.residency.settle(self)
         return size
 
@@ -250,16 +251,27 @@ class Actor:
         services = self._services
         current = not services.strong and self.name not in services.doubtful
         max_writers = _BATCH
-        attempts = 0
+        attempts = reaches = 0
         while batch and (log := self._log) is not None:
             version = log.n
-            mark = log.mark()
+            mark = log.begin()
             plan = apply(log, batch, self.name, services.random_bytes, max_writers=max_writers)
+            if plan.lacking is not None and not plan.consumed:
+                # Everything, when a limit rises again while what it needs is fetched.
+                if (
+                    unreachable := await self._fetch(None, plan.lacking if reaches == 0 else (EVERYTHING, None))
+                ) is not None:
+                    return self._refuse(batch, unreachable)
+                current = True
+                if self._corrupt is not None:
+                    return batch
+                reaches += 1
+                continue
             if not plan.writes:
                 # A commit proves that its log was current; answers without one need the proof from the store.
                 if not current:
                     current = True
-                    if (unreachable := await self._refresh()) is not None:
+                    if (unreachable := await self._refresh(batch[0])) is not None:
                         return self._refuse(batch, unreachable)
                     if self._corrupt is not None:
                         return batch
@@ -275,8 +287,11 @@ class Actor:
                 services.doubtful.discard(self.name)
                 if plan.deletes is not None:
                     self._log, self._corrupt = Log(), None
-                elif log.settle(outcome.mid, outcome.at):
-                    plan.settle(log)
+                else:
+                    if log.settle(outcome.mid, outcome.at):
+                        plan.settle(log)
+                    if plan.prune:
+                        log.prune(plan.prune)
                 if refused := self._reply(plan):
                     await self._reconsider(refused)
                 return batch[plan.consumed :]
@@ -288,7 +303,7 @@ class Actor:
                     self._fail(plan, self._contention)
                 elif attempts > 1:
                     await anyio.sleep(random() * min(_LONGEST_BACKOFF, _BACKOFF * attempts))
-                if (unreachable := await self._refresh()) is not None:
+                if (unreachable := await self._refresh(batch[0])) is not None:
                     return self._refuse(batch, unreachable)
                 current = True
                 if self._corrupt is not None:
@@ -304,7 +319,7 @@ class Actor:
                 self._fail(plan, self._unknown)
                 services.doubtful.add(self.name)
                 self._log = None  # what it holds may be behind or ahead of the store
-                if (unreachable := await self._load()) is not None:
+                if (unreachable := await self._load(batch[0])) is not None:
                     return self._refuse(batch, unreachable)
                 if self._corrupt is not None:
                     return [request for request in batch if request.state != DONE]
@@ -313,17 +328,27 @@ class Actor:
 
     # Reading the store
 
-    async def _load(self) -> StoreError | None:
-        """Read the whole memory; return what prevented it."""
-        return await self._fetch(None)
+    async def _load(self, request: Request) -> StoreError | None:
+        """Read as much of the memory as a request needs; return what prevented it."""
+        return await self._fetch(None, self._reach(request))
 
-    async def _refresh(self) -> StoreError | None:
-        """Read what other writers added since; return what prevented it."""
-        return await self._fetch(None if self._log is None or self._corrupt else self._log.version)
+    async def _refresh(self, request: Request) -> StoreError | None:
+        """Read what other writers added since, or as much as a request needs; return what prevented it."""
+        known = None if self._log is None or self._corrupt else self._log.version
+        return await self._fetch(known, self._reach(request))
 
-    async def _fetch(self, known: Version | None) -> StoreError | None:
+    def _reach(self, request: Request) -> Reach | None:
+        """Return what of the memory a request needs; None: its head."""
+        if request.window is None:
+            return None
         try:
-            fetched = await self._services.reader.load(LoadQuery(self.name, known))
+            return request.window, request.window.limit(self.name.id)
+        except Exception:  # a limit function that fails will fail the request
+            return None
+
+    async def _fetch(self, known: Version | None, reach: Reach | None) -> StoreError | None:
+        try:
+            fetched = await self._services.reader.load(Fetch(self.name, known, reach))
         except StoreError as error:
             self._log = None
             return error

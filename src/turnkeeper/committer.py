@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, Generic, TypeVar, cast
+from typing import Final, Generic, TypeAlias, TypeVar, cast
 
 import anyio
 import msgspec
@@ -18,10 +18,11 @@ import msgspec
 from turnkeeper.config import Settings
 from turnkeeper.errors import MemoryCorruptError, StoreError, StoreUnavailableError, fresh
 from turnkeeper.lane import Lane, LaneTimeoutError
-from turnkeeper.log import Loaded, LoadQuery, NotCommitted, Outcome, Rejected, Slice, StoredReceipt, Unknown
+from turnkeeper.log import Loaded, LoadQuery, NotCommitted, Outcome, Rejected, Slice, StoredReceipt, Unknown, Version
 from turnkeeper.names import MemoryName
 from turnkeeper.state import Log, fold
 from turnkeeper.stores import Store
+from turnkeeper.windows import Window
 
 __all__ = ["Committer", "Fetched", "GroupStatistics", "Reader", "wrapped"]
 
@@ -35,8 +36,27 @@ _SETTLE_WAITS: Final = (0.0, 0.05, 0.2, 0.5)
 """Seconds before each attempt to find out what became of a commit."""
 
 
+Reach: TypeAlias = tuple[Window, int | None]
+"""How far back a log is needed: as far as this window shows with this limit."""
+
+_FEWEST: Final = 16
+_MOST: Final = 1_024
+"""Entries read in the first attempt to reach what a window shows; each further one reads four times as many."""
+
+
+class Fetch(msgspec.Struct, frozen=True, gc=False):
+    """Which memory to read: what follows `known`, or else the newest part, as far back as `reach` needs it.
+
+    Without a reach its end is enough.
+    """
+
+    name: MemoryName
+    known: Version | None = None
+    reach: Reach | None = None
+
+
 class Fetched(msgspec.Struct, frozen=True, gc=False):
-    """A memory read from the store: what lay there, and the log folded from it when it was read whole."""
+    """A memory read from the store: what lay there, and the log folded from it unless that follows what was known."""
 
     loaded: Loaded
     log: Log | MemoryCorruptError | None
@@ -247,8 +267,8 @@ class Committer(_Gatherer[Slice, Outcome]):
         return NotCommitted(StoreUnavailableError(f"{self._store.describe()} is closing"))
 
 
-class Reader(_Gatherer[LoadQuery | tuple[MemoryName, str], Fetched | StoredReceipt | StoreError | None]):
-    """Loads memories and looks up receipts, many at a time; logs are folded in the reading thread."""
+class Reader(_Gatherer[Fetch | tuple[MemoryName, str], Fetched | StoredReceipt | StoreError | None]):
+    """Loads memories and looks up receipts, many at a time; logs are folded, and counted, in the reading thread."""
 
     def __init__(self, store: Store, settings: Settings, lane: Lane | None) -> None:
         """Read through `lane`; None: call the store inline."""
@@ -257,7 +277,7 @@ class Reader(_Gatherer[LoadQuery | tuple[MemoryName, str], Fetched | StoredRecei
         self._lane = lane
         self._timeout = settings.load_timeout
 
-    async def load(self, query: LoadQuery) -> Fetched:
+    async def load(self, query: Fetch) -> Fetched:
         """Read one memory.
 
         Raises:
@@ -281,7 +301,7 @@ class Reader(_Gatherer[LoadQuery | tuple[MemoryName, str], Fetched | StoredRecei
         assert not isinstance(answer, Fetched)
         return answer
 
-    def _read_inline(self, item: LoadQuery | tuple[MemoryName, str]) -> Fetched | StoredReceipt | StoreError | None:
+    def _read_inline(self, item: Fetch | tuple[MemoryName, str]) -> Fetched | StoredReceipt | StoreError | None:
         self.statistics.count(1)
         try:
             return _read(self._store, [item])[0]
@@ -292,7 +312,7 @@ class Reader(_Gatherer[LoadQuery | tuple[MemoryName, str], Fetched | StoredRecei
         return 1, 0
 
     async def _send(
-        self, items: list[LoadQuery | tuple[MemoryName, str]]
+        self, items: list[Fetch | tuple[MemoryName, str]]
     ) -> list[Fetched | StoredReceipt | StoreError | None]:
         assert self._lane is not None
         try:
@@ -311,21 +331,44 @@ class Reader(_Gatherer[LoadQuery | tuple[MemoryName, str], Fetched | StoredRecei
 
 
 def _read(
-    store: Store, items: list[LoadQuery | tuple[MemoryName, str]]
+    store: Store, items: list[Fetch | tuple[MemoryName, str]]
 ) -> list[Fetched | StoredReceipt | StoreError | None]:
     """Answer all items, in the store's thread."""
-    queries = [item for item in items if isinstance(item, LoadQuery)]
-    keys = [item for item in items if not isinstance(item, LoadQuery)]
-    loaded = store.load(queries) if queries else []
+    fetches = [item for item in items if isinstance(item, Fetch)]
+    keys = [item for item in items if not isinstance(item, Fetch)]
+    loaded = _load(store, [LoadQuery(fetch.name, fetch.known, _first_try(fetch.reach)) for fetch in fetches])
     found = store.receipts(keys) if keys else []
-    _check_count(loaded, queries)
     _check_count(found, keys)
     loads, receipts = iter(loaded), iter(found)
-    return [_fetched(next(loads), item.name) if isinstance(item, LoadQuery) else next(receipts) for item in items]
+    return [_reached(store, item, next(loads)) if isinstance(item, Fetch) else next(receipts) for item in items]
+
+
+def _load(store: Store, queries: list[LoadQuery]) -> list[Loaded]:
+    loaded = store.load(queries) if queries else []
+    _check_count(loaded, queries)
+    return loaded
+
+
+def _first_try(reach: Reach | None) -> int:
+    if reach is None:
+        return 1
+    limit = reach[1]
+    return 0 if limit is None else min(max(limit, _FEWEST), _MOST)
+
+
+def _reached(store: Store, fetch: Fetch, loaded: Loaded) -> Fetched:
+    """Fold what was loaded, and load more until it holds what the window shows."""
+    newest = _first_try(fetch.reach)
+    while True:
+        fetched = _fetched(loaded, fetch.name)
+        if not isinstance(fetched.log, Log) or fetch.reach is None or fetched.log.covers(*fetch.reach):
+            return fetched
+        newest *= 4
+        loaded = _load(store, [LoadQuery(fetch.name, None, newest)])[0]
 
 
 def _fetched(loaded: Loaded, name: MemoryName) -> Fetched:
-    if loaded.after:
+    if loaded.continues:
         return Fetched(loaded, None)
     try:
         return Fetched(loaded, fold(loaded, name))

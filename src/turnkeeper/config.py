@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Final, Literal, TypedDict
 
 from turnkeeper.errors import InvalidArgumentError
-from turnkeeper.windows import Unbounded, Window
+from turnkeeper.windows import HISTORIES, Unbounded, Window
 
 __all__ = ["Duration", "RuntimeOptions", "Settings"]
 
@@ -26,6 +26,7 @@ class RuntimeOptions(TypedDict, total=False):
     durability: Literal["full", "relaxed"]
     group_bytes: int
     group_entries: int
+    history: Literal["keep", "window"]
     idempotency_ttl: Duration
     idle_timeout: Duration | None
     linger: Duration
@@ -49,6 +50,13 @@ class Settings:
 
     window: Window = _option(
         Unbounded(), "window", "What the model is shown unless a handle has its own; showing all hides nothing."
+    )
+    history: str = _option(
+        "keep",
+        "",
+        "What a window evicts stays in the store, where other windows and the history find it. 'window' removes it: "
+        "then the window of each handle that writes prunes, and needs a limit.",
+        choices=HISTORIES,
     )
     durability: str = _option(
         "full",

@@ -26,6 +26,7 @@ __all__ = [
     "StoreInUseError",
     "StoreUnavailableError",
     "TurnkeeperError",
+    "WindowOverflowError",
 ]
 
 
@@ -65,6 +66,14 @@ class InvalidMessageError(InvalidArgumentError):
         """Name index and field, never the content."""
         where = f"message {self.index}" if self.field is None else f"message {self.index}, field {self.field!r}"
         return f"{where}: {self.reason}"
+
+
+class WindowOverflowError(InvalidArgumentError):
+    """A new message would not be visible through the handle's window; nothing was changed.
+
+    It is larger than the limit, or a result whose call the window does not show any more. Raise the limit, shorten
+    the message, or choose another `on_overflow`.
+    """
 
 
 class ConflictError(TurnkeeperError):

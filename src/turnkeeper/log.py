@@ -105,6 +105,7 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
         system: version number of the entry with the state's system message afterwards, 0 when it has none.
         delete: remove the memory instead; then there are no entries.
         not_before: microseconds since the epoch that the entries' time must not precede.
+        prune: remove the entries before `base`, but for the one at `system`.
     """
 
     name: MemoryName
@@ -115,6 +116,7 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
     system: int = 0
     delete: bool = False
     not_before: int = 0
+    prune: bool = False
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
@@ -143,10 +145,18 @@ class StoredEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class LoadQuery(msgspec.Struct, frozen=True, gc=False):
-    """Which memory to load, and what of it is known already (None: nothing)."""
+    """Which memory to load, and how much of it.
+
+    Attributes:
+        name: the memory.
+        known: what is known already, so that only what follows is needed; None: nothing. It counts only where it
+            belongs to the same `mid` and the state still starts at or before it.
+        newest: otherwise read at most this many of the state's entries, the newest ones; 0: all of them.
+    """
 
     name: MemoryName
     known: Version | None = None
+    newest: int = 0
 
 
 class Loaded(msgspec.Struct, frozen=True, gc=False):
@@ -156,11 +166,18 @@ class Loaded(msgspec.Struct, frozen=True, gc=False):
         head: its row, or None when there is no such memory.
         after: the entries are those of the present state with a higher version than this; 0 for the whole state.
         entries: in order of version.
+        system: the entry with the state's system message, where it is none of `entries` and these follow nothing
+            known.
+        continues: the entries follow what the query said was known.
+        older: the state starts with an entry that adds, though there is one before it.
     """
 
     head: Head | None
     after: int
     entries: tuple[StoredEntry, ...]
+    system: StoredEntry | None = None
+    continues: bool = False
+    older: bool = False
 
 
 class StoredReceipt(msgspec.Struct, frozen=True, gc=False):

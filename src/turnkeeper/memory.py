@@ -11,12 +11,14 @@ from turnkeeper.errors import InvalidArgumentError
 from turnkeeper.log import ADD, CLEAR, SET, Key, Receipt, Version
 from turnkeeper.messages import Message, MessageLike, encode_messages
 from turnkeeper.names import MAX_NAME_BYTES, MemoryName
+from turnkeeper.plan import EVERYTHING
 from turnkeeper.requests import DELETE, STATS, Request
 from turnkeeper.runtime import RuntimeCore
 from turnkeeper.stats import MemoryStats
-from turnkeeper.windows import Messages, Window
+from turnkeeper.windows import HISTORIES, LimitedWindow, Messages, Window
+from turnkeeper.windows.base import check_choice
 
-__all__ = ["ChatMemory", "add_request", "set_request"]
+__all__ = ["ChatMemory", "add_request", "set_request", "window_and_pruning"]
 
 
 _NOT_IN_A_KEY: Final = re.compile("[\0\ud800-\udfff]")
@@ -34,12 +36,12 @@ class ChatMemory:
     `OutcomeUnknownError` and `ContentionError`.
     """
 
-    __slots__ = ("_core", "_name", "_window")
+    __slots__ = ("_core", "_name", "_prunes", "_window")
 
-    def __init__(self, core: RuntimeCore, name: MemoryName, window: Window) -> None:
+    def __init__(self, core: RuntimeCore, name: MemoryName, window: Window | None, history: str | None) -> None:
         self._core = core
         self._name = name
-        self._window = window
+        self._window, self._prunes = window_and_pruning(core, window, history)
 
     @property
     def id(self) -> str:
@@ -65,9 +67,12 @@ class ChatMemory:
 
         Raises:
             InvalidMessageError: one is no message; nothing was added.
+            WindowOverflowError: the handle's window has `on_overflow="error"`, and would not show one of them.
             IdempotencyMismatchError: the key was used for something else.
         """
-        receipt: Receipt = await self._core.submit(self._name, add_request(messages, idempotency_key))
+        receipt: Receipt = await self._core.submit(
+            self._name, add_request(messages, self._window, self._prunes, idempotency_key)
+        )
         return receipt
 
     async def set(
@@ -89,25 +94,32 @@ class ChatMemory:
         Raises:
             InvalidMessageError: one is no message; nothing was changed.
             InvalidArgumentError: no message was given.
+            WindowOverflowError: as for `add`.
             ConflictError: the memory is not at `if_version`.
             IdempotencyMismatchError: the key was used for something else.
         """
-        request = set_request(messages, if_version, idempotency_key)
+        request = set_request(messages, self._window, self._prunes, if_version, idempotency_key)
         receipt: Receipt = await self._core.submit(self._name, request)
         return receipt
 
-    async def messages(self) -> Messages:
-        """Return what the model should see: an immutable tuple with `.version`.
+    async def messages(self, *, window: Window | None = None) -> Messages:
+        """Return what the model should see: an immutable tuple with `.version`, the same object until it changes.
 
-        With the window `Unbounded` it is the same object until something changes.
+        Shows every change acknowledged before the call, and none that is not committed. Results stand behind their
+        call; a result that answers no call is not shown, and a call without one is treated by the window's
+        `on_unanswered`.
 
-        Shows every change acknowledged before the call, and none that is not committed.
+        Args:
+            window: compute this view instead of the handle's own.
+
+        Raises:
+            InvalidArgumentError: the window's limit is a function, and returned no number of at least 1.
         """
-        return await self._core.read(self._name, self._window)
+        return await self._core.read(self._name, self._window if window is None else window)
 
     async def clear(self) -> Receipt:
         """Empty the memory and keep its name; a no-op when it is empty."""
-        receipt: Receipt = await self._core.submit(self._name, Request(CLEAR))
+        receipt: Receipt = await self._core.submit(self._name, Request(CLEAR, window=self._window, prunes=self._prunes))
         return receipt
 
     async def delete(self) -> bool:
@@ -117,7 +129,7 @@ class ChatMemory:
 
     async def stats(self) -> MemoryStats:
         """Return its version, message count, size and times."""
-        stats: MemoryStats = await self._core.submit(self._name, Request(STATS))
+        stats: MemoryStats = await self._core.submit(self._name, Request(STATS, window=EVERYTHING))
         return stats
 
     def __repr__(self) -> str:
@@ -127,14 +139,39 @@ class ChatMemory:
         raise TypeError("a handle belongs to its runtime and can't be pickled; send the id and make a new handle there")
 
 
-def add_request(messages: tuple[Any, ...], idempotency_key: str | None) -> Request:
-    """Validate and encode an add, in the caller's task or thread."""
+def window_and_pruning(core: RuntimeCore, window: Window | None, history: str | None) -> tuple[Window, bool]:
+    """Return a new handle's window, and whether what that evicts leaves the store as well.
+
+    Raises:
+        InvalidArgumentError: `history` is unknown, or "window" without a window that has a limit.
+    """
+    window = core.settings.window if window is None else window
+    history = core.settings.history if history is None else history
+    if not isinstance(window, Window):
+        raise InvalidArgumentError(f"a window is a Window, not a {type(window).__name__}")
+    check_choice("history", history, HISTORIES)
+    prunes = history == "window"
+    if prunes and not isinstance(window, LimitedWindow):
+        raise InvalidArgumentError('history="window" needs a window with a limit')
+    return window, prunes
+
+
+def add_request(messages: tuple[Any, ...], window: Window, prunes: bool, idempotency_key: str | None) -> Request:
+    """Validate, encode and count an add, in the caller's task or thread."""
     batch = encode_messages(_flattened(messages))
-    return Request(ADD, batch, key=None if idempotency_key is None else _key(ADD, batch, idempotency_key))
+    window.count(batch)
+    key = None if idempotency_key is None else _key(ADD, batch, idempotency_key)
+    return Request(ADD, batch, key=key, window=window, prunes=prunes)
 
 
-def set_request(messages: tuple[Any, ...], if_version: Version | None, idempotency_key: str | None) -> Request:
-    """Validate and encode a set, in the caller's task or thread."""
+def set_request(
+    messages: tuple[Any, ...],
+    window: Window,
+    prunes: bool,
+    if_version: Version | None,
+    idempotency_key: str | None,
+) -> Request:
+    """Validate, encode and count a set, in the caller's task or thread."""
     if if_version is not None and not isinstance(if_version, Version):
         raise InvalidArgumentError(f"if_version must be a Version or None, not {type(if_version).__name__}")
     if messages == (None,):
@@ -142,8 +179,9 @@ def set_request(messages: tuple[Any, ...], if_version: Version | None, idempoten
     batch = encode_messages(_flattened(messages))
     if not batch:
         raise InvalidArgumentError("set needs at least one message; to empty a memory, use clear()")
+    window.count(batch)
     key = None if idempotency_key is None else _key(SET, batch, idempotency_key)
-    return Request(SET, batch, key=key, if_version=if_version)
+    return Request(SET, batch, key=key, if_version=if_version, window=window, prunes=prunes)
 
 
 def _flattened(messages: tuple[Any, ...]) -> Iterable[Any]:

@@ -23,12 +23,27 @@ __all__ = [
     "ToolMessage",
     "UserMessage",
     "encode_messages",
+    "known_count",
+    "links_of",
+    "make_lost_result",
     "place_message",
+    "place_of",
+    "remember_count",
     "restore_message",
+    "version_of",
 ]
 
 _INDEX_BITS: Final = 24
 """A place packs version and index into one integer: a batch has fewer than 16 million messages."""
+
+_NOWHERE: Final = -1
+_MADE_UP: Final = -2
+"""Places of what is not in a log: not yet, and never."""
+
+_FUNCTION: Final = "function\0"
+"""The old calls of functions have no ids: the function's name pairs call and result."""
+
+_LOST: Final = "Error: this call has no result; it was interrupted, or its result was lost."
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -67,11 +82,14 @@ class Message:
         raw: the encoded message, JSON in UTF-8.
     """
 
-    __slots__ = ("_place", "raw", "role")
+    __slots__ = ("_count", "_counter", "_links", "_place", "raw", "role")
 
     role: str
     raw: bytes
     _place: int
+    _links: tuple[str, ...]
+    _counter: object
+    _count: int
 
     roles: ClassVar[tuple[str, ...]] = ()
 
@@ -118,10 +136,15 @@ class Message:
         return None if self._place < 0 else f"{self._place >> _INDEX_BITS}.{self._place & (1 << _INDEX_BITS) - 1}"
 
     @property
+    def synthetic(self) -> bool:
+        """Whether a window made it up: the result of a call that never got one. It is in no log."""
+        return self._place == _MADE_UP
+
+    @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """The calls of an assistant message, in order; empty for other messages."""
         calls = self.to_dict().get("tool_calls")
-        return tuple(_tool_call(call) for call in calls) if isinstance(calls, list) else ()
+        return tuple(_tool_call(call) for call in calls) if self.role == "assistant" and calls else ()
 
     @property
     def tool_call_id(self) -> str | None:
@@ -252,6 +275,9 @@ _new = object.__new__
 _set_role = Message.__dict__["role"].__set__
 _set_raw = Message.__dict__["raw"].__set__
 _set_place = Message.__dict__["_place"].__set__
+_set_links = Message.__dict__["_links"].__set__
+_set_counter = Message.__dict__["_counter"].__set__
+_set_count = Message.__dict__["_count"].__set__
 
 
 def encode_messages(messages: Iterable[object]) -> tuple[Message, ...]:
@@ -263,7 +289,7 @@ def encode_messages(messages: Iterable[object]) -> tuple[Message, ...]:
     return tuple([_encode_message(index, message) for index, message in enumerate(messages)])
 
 
-def restore_message(raw: bytes, place: int = -1) -> Message:
+def restore_message(raw: bytes, place: int = _NOWHERE) -> Message:
     """Rebuild a message from its encoded form.
 
     Raises:
@@ -272,7 +298,8 @@ def restore_message(raw: bytes, place: int = -1) -> Message:
     fields = decode(raw)
     if not isinstance(fields, dict):
         raise ValueError("not an encoded message")
-    return _build(_check(0, fields), raw, place)
+    role = _check(0, fields)
+    return _build(role, raw, place, _find_links(role, fields))
 
 
 def place_message(message: Message, version: int, index: int) -> None:
@@ -280,11 +307,49 @@ def place_message(message: Message, version: int, index: int) -> None:
     _set_place(message, version << _INDEX_BITS | index)
 
 
+def place_of(message: Message) -> int:
+    """Return a number that grows along the log."""
+    return message._place
+
+
+def version_of(message: Message) -> int:
+    """Return the number of the entry that a placed message belongs to."""
+    return message._place >> _INDEX_BITS
+
+
+def links_of(message: Message) -> tuple[str, ...]:
+    """Return what pairs calls with results: an assistant message's call ids in order, or the id a result answers."""
+    return message._links
+
+
+def known_count(message: Message, counter: object) -> int | None:
+    """Return the tokens that this very counter found before."""
+    try:
+        return message._count if message._counter is counter else None
+    except AttributeError:  # the slots stay empty until somebody counts
+        return None
+
+
+def remember_count(message: Message, counter: object, count: int) -> None:
+    """Keep what a counter found; the last one is kept."""
+    _set_count(message, count)
+    _set_counter(message, counter)
+
+
+def make_lost_result(link: str) -> Message:
+    """Make up the result of a call that got none: an error, marked as `synthetic`."""
+    if link.startswith(_FUNCTION):
+        fields = {"role": "function", "name": link.removeprefix(_FUNCTION), "content": _LOST}
+    else:
+        fields = {"role": "tool", "tool_call_id": link, "content": _LOST}
+    return _build(fields["role"], encode(fields), _MADE_UP, (link,))
+
+
 def _encode_message(index: int, message: object) -> Message:
     if isinstance(message, dict):
         given = message
     elif isinstance(message, Message):
-        return _build(message.role, message.raw, -1)
+        return _build(message.role, message.raw, _NOWHERE, message._links)
     elif isinstance(message, Mapping):
         given = dict(message)
     else:
@@ -293,23 +358,41 @@ def _encode_message(index: int, message: object) -> Message:
         raw, fields = encode_faithfully(given)
     except UnfaithfulError as error:
         raise InvalidMessageError(index, error.path or None, error.reason) from None
-    return _build(_check(index, fields), raw, -1)
+    role = _check(index, fields)
+    return _build(role, raw, _NOWHERE, _find_links(role, fields))
 
 
 def _init(self: Message, fields: dict[str, object]) -> None:
     encoded = _encode_message(0, fields)
     _set_role(self, encoded.role)
     _set_raw(self, encoded.raw)
-    _set_place(self, -1)
+    _set_place(self, _NOWHERE)
+    _set_links(self, encoded._links)
 
 
-def _build(role: str, raw: bytes, place: int) -> Message:
+def _build(role: str, raw: bytes, place: int, links: tuple[str, ...]) -> Message:
     role, message_class = _ROLES[role]
     message = _new(message_class)
     _set_role(message, role)
     _set_raw(message, raw)
     _set_place(message, place)
+    _set_links(message, links)
     return message
+
+
+def _find_links(role: str, fields: dict[str, Any]) -> tuple[str, ...]:
+    """Find what pairs a checked message with others; see `links_of`."""
+    if role == "tool":
+        return (fields["tool_call_id"],)
+    if role == "function":
+        return (_FUNCTION + fields["name"],)
+    if role != "assistant":
+        return ()
+    links = tuple([call["id"] for call in fields.get("tool_calls") or ()])
+    function = fields.get("function_call")
+    if isinstance(function, dict) and isinstance(function.get("name"), str):
+        links += (_FUNCTION + function["name"],)
+    return links
 
 
 def _check(index: int, fields: dict[str, Any]) -> str:

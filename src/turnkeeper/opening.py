@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import NoReturn, Self, Unpack
+from typing import Literal, NoReturn, Self, Unpack
 
 from turnkeeper.config import RuntimeOptions
 from turnkeeper.memory import ChatMemory
@@ -28,18 +28,29 @@ class Runtime:
     def __init__(self, core: RuntimeCore) -> None:
         self._core = core
 
-    def memory(self, memory_id: str, namespace: str = "", window: Window | None = None) -> ChatMemory:
+    def memory(
+        self,
+        memory_id: str,
+        namespace: str = "",
+        window: Window | None = None,
+        *,
+        history: Literal["keep", "window"] | None = None,
+    ) -> ChatMemory:
         """Return a handle to a memory, which need not exist yet; no I/O.
 
         Args:
             memory_id: 1-512 bytes of UTF-8 without control characters, compared byte for byte.
             namespace: keeps tenants apart; the same rules, and may be empty.
             window: what this handle shows, instead of the runtime's window.
+            history: "keep": the store keeps what the window evicts; "window": a write through this handle removes
+                what its window evicts, in the same commit, for good and for every handle, but for the current system
+                message. None: the runtime's `history`.
 
         Raises:
             InvalidMemoryIdError: id or namespace break the rules.
+            InvalidArgumentError: `history="window"` without a window that has a limit.
         """
-        return ChatMemory(self._core, memory_name(memory_id, namespace), window or self._core.settings.window)
+        return ChatMemory(self._core, memory_name(memory_id, namespace), window, history)
 
     @property
     def sync(self) -> SyncRuntime:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
-from turnkeeper.errors import ConflictError
+from turnkeeper.errors import ConflictError, WindowOverflowError
 from turnkeeper.log import ADD, CLEAR, SET, Entry, Receipt, Slice, Version
+from turnkeeper.messages import Message
 from turnkeeper.names import MemoryName
 from turnkeeper.requests import DELETE, READ, Request
 from turnkeeper.state import Log
 from turnkeeper.stats import MemoryStats
-from turnkeeper.windows import Messages, Unbounded
+from turnkeeper.windows import LimitedWindow, Messages, Unbounded, Window
 
-__all__ = ["Plan", "apply"]
+__all__ = ["EVERYTHING", "Plan", "apply"]
+
+EVERYTHING: Final = Unbounded()
+"""Needs the whole state."""
 
 
 class Plan:
@@ -27,9 +31,11 @@ class Plan:
         deletes: the request that removes the memory, when that is what the plan does; then there are no entries.
         answers: (request, result or exception) in order.
         consumed: how many requests of the batch the plan covers.
+        prune: number of the entry before which all but the current system message goes from the store; 0: none.
+        lacking: the window, and its limit, for which the next request of the batch needs older messages.
     """
 
-    __slots__ = ("answers", "consumed", "deletes", "entries", "writers")
+    __slots__ = ("answers", "consumed", "deletes", "entries", "lacking", "prune", "writers")
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -37,6 +43,8 @@ class Plan:
         self.deletes: Request | None = None
         self.answers: list[tuple[Request, Any]] = []
         self.consumed: int = 0
+        self.prune: int = 0
+        self.lacking: tuple[Window, int | None] | None = None
 
     @property
     def writes(self) -> bool:
@@ -46,7 +54,15 @@ class Plan:
     def slice(self, name: MemoryName, log: Log, expected: int) -> Slice:
         """Return what to commit; `log` already holds the entries, `expected` is the version before them."""
         return Slice(
-            name, log.mid, expected, tuple(self.entries), log.base, log.system, self.deletes is not None, log.updated_at
+            name,
+            log.mid,
+            expected,
+            tuple(self.entries),
+            self.prune or log.base,
+            log.system,
+            self.deletes is not None,
+            log.updated_at,
+            bool(self.prune),
         )
 
     def settle(self, log: Log) -> None:
@@ -59,8 +75,8 @@ def apply(
 ) -> Plan:
     """Apply requests to `log` in order, as far as one slice reaches; the log's entries are tentative afterwards.
 
-    A slice ends before a delete, before a key that it already uses, and after `max_writers` writers. Entries are
-    named by `random_bytes`, 16 each.
+    A slice ends before a delete, before a key that it already uses, before a request that needs older messages than
+    the log holds, and after `max_writers` writers. Entries are named by `random_bytes`, 16 each.
     """
     plan = Plan()
     keys: set[str] | None = None
@@ -81,19 +97,43 @@ def apply(
                 plan.answers.append((request, True))
                 plan.consumed = 1
             break
-        plan.answers.append((request, _answer(log, request, plan, name, ids)))
+        answer = _answer(log, request, plan, name, ids)
+        if plan.lacking is not None:
+            break
+        plan.answers.append((request, answer))
         plan.consumed += 1
+    pruning = next((request for request in reversed(plan.writers) if request.prunes), None)
+    if pruning is not None and isinstance(pruning.window, LimitedWindow):
+        plan.prune = _prunable(log, pruning.window, name)
     return plan
 
 
+def _prunable(log: Log, window: LimitedWindow, name: MemoryName) -> int:
+    try:
+        base = log.prunable(window, window.limit(name.id))
+    except Exception:  # a limit function that fails now; the next write prunes what this one leaves
+        return 0
+    return base if base > 1 else 0
+
+
 def _answer(log: Log, request: Request, plan: Plan, name: MemoryName, ids: bytes) -> Any:
-    op = request.op
+    op, messages = request.op, request.messages
     if op == READ:
-        return _read(log, request)
+        return _read(log, request, plan, name)
     if op == ADD:
-        if not request.messages:
+        if not messages:
             return Receipt(log.version, 0)
-        log.append(request.messages)
+        if isinstance(request.window, LimitedWindow):
+            # With a key there has to be a receipt, and so an entry; the views ignore an equal system message anyway.
+            if not request.window.whole_turns and request.key is None:
+                messages = log.without_equal_system(messages)
+                if not messages:
+                    return Receipt(log.version, 0)
+            refusal = _write(log, request, messages, request.window, plan, name)
+            if refusal is not None or plan.lacking is not None:
+                return refusal
+        else:
+            log.append(messages)
     elif op == SET:
         expected = request.if_version
         if expected is not None and expected != log.version:
@@ -101,39 +141,74 @@ def _answer(log: Log, request: Request, plan: Plan, name: MemoryName, ids: bytes
                 f"memory {name.id!r} (namespace {name.namespace!r}) is at version {log.version}, not {expected}: "
                 "read it again and decide anew"
             )
-        log.replace(request.messages)
+        if isinstance(request.window, LimitedWindow):
+            refusal = _write(log, request, messages, request.window, plan, name)
+            if refusal is not None:
+                return refusal
+        else:
+            log.replace(messages)
     elif op == CLEAR:
-        if not log.count:
+        if log.complete and not log.count:
             return Receipt(log.version, 0)
         log.replace(())
     elif op == DELETE:
         return False  # there is no such memory
     else:
+        if not log.complete:
+            plan.lacking = EVERYTHING, None
+            return None
         return MemoryStats(log.version, log.count, log.size, log.created_at, log.updated_at)
     entries = plan.entries
     place = 16 * len(entries)
-    entries.append(Entry(op, ids[place : place + 16], request.messages, request.key))
+    entries.append(Entry(op, ids[place : place + 16], messages, request.key))
     plan.writers.append(request)
-    return Receipt(log.version, len(request.messages))
+    return Receipt(log.version, len(messages))
 
 
-def _read(log: Log, request: Request) -> Messages | Exception:
-    if request.window is None or isinstance(request.window, Unbounded):
-        return log.view()
+def _read(log: Log, request: Request, plan: Plan, name: MemoryName) -> Messages | Exception | None:
+    window = request.window or EVERYTHING
     try:
-        return Messages(request.window.view(log.view()), log.version)
+        limit = window.limit(name.id)
+        view = log.view(window, limit)
     except Exception as error:  # a window is the user's code: it fails its own request only
         return error
+    if view is None:
+        plan.lacking = window, limit
+    return view
+
+
+def _write(
+    log: Log, request: Request, messages: tuple[Message, ...], window: LimitedWindow, plan: Plan, name: MemoryName
+) -> Exception | None:
+    """Take an entry through a window with a limit, or return why not."""
+    try:
+        limit = window.limit(name.id)
+    except Exception as error:
+        return error
+    judging = window.on_overflow == "error"
+    if request.op == ADD:
+        # A result may answer a call that is shown, but not held: that has to be known before it is refused.
+        if judging and not log.covers(window, limit):
+            plan.lacking = window, limit
+            return None
+        taken = log.append(messages, window, limit, judging=judging)
+    else:
+        taken = log.replace(messages, window, limit, judging=judging)
+    if taken:
+        return None
+    return WindowOverflowError(
+        f"memory {name.id!r} (namespace {name.namespace!r}): a message would not be visible in the window, whose limit "
+        f"is {limit}: it is too large, or a result whose call the window does not show or that has its result; raise "
+        "the limit, shorten the message, or choose another on_overflow; nothing was changed"
+    )
 
 
 def _settled(answer: Any, log: Log) -> Any:
     if not isinstance(answer, (Messages, MemoryStats, Receipt)) or answer.version.n == 0:
         return answer  # of no row: there was no memory yet
-    if isinstance(answer, Messages) and answer.version.n == log.n:
-        return log.view()  # so that the next read finds the same object
     version = Version(log.mid, answer.version.n)
     if isinstance(answer, Messages):
-        return Messages(answer, version)
+        return log.renamed(answer, version)
     if isinstance(answer, MemoryStats):
         return replace(answer, version=version, created_at=log.created_at, updated_at=log.updated_at)
     return replace(answer, version=version)

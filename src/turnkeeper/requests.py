@@ -35,13 +35,15 @@ class Request:
         size: bytes it counts for in the runtime's bound on pending bytes.
         key: idempotency key and content digest, or None.
         if_version: the version that the memory must be at, or None.
-        window: the view a read wants; None for other requests.
+        window: the window of the handle, or the one that a read asks for: so much of the
+            log the request needs; None: its head.
+        prunes: whether what the window evicts leaves the store as well.
         state: QUEUED, TAKEN, ABANDONED or DONE.
         done: set when the answer is there; made when the request enters its event loop.
         result: the answer, unless `error` is set.
     """
 
-    __slots__ = ("done", "error", "if_version", "key", "messages", "op", "result", "size", "state", "window")
+    __slots__ = ("done", "error", "if_version", "key", "messages", "op", "prunes", "result", "size", "state", "window")
 
     done: anyio.Event
 
@@ -53,6 +55,7 @@ class Request:
         key: Key | None = None,
         if_version: Version | None = None,
         window: Window | None = None,
+        prunes: bool = False,
     ) -> None:
         self.op: str = op
         self.messages: tuple[Message, ...] = messages
@@ -60,6 +63,7 @@ class Request:
         self.key: Key | None = key
         self.if_version: Version | None = if_version
         self.window: Window | None = window
+        self.prunes: bool = prunes
         self.state: int = QUEUED
         self.result: Any = None
         self.error: Exception | None = None

@@ -373,6 +373,8 @@ class RuntimeCore:
     async def read(self, name: MemoryName, window: Window) -> Messages:
         """Read a view: at once when nothing is pending, else in turn."""
         self.check_usable()
+        if not isinstance(window, Window):
+            raise InvalidArgumentError(f"a window is a Window, not a {type(window).__name__}")
         actor = self._residency.find(name)
         if actor is not None and (view := actor.quiescent_view(window)) is not None:
             await checkpoint()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
@@ -11,9 +10,11 @@ import msgspec
 
 from turnkeeper.errors import MemoryCorruptError
 from turnkeeper.log import ADD, CLEAR, SET, Head, Loaded, StoredEntry, Version
-from turnkeeper.messages import Message, SystemMessage, place_message, restore_message
+from turnkeeper.messages import Message, SystemMessage, place_message, restore_message, version_of
 from turnkeeper.names import MemoryName
-from turnkeeper.windows import Messages
+from turnkeeper.windows import Messages, Window
+from turnkeeper.windows.transcript import Transcript, current_system
+from turnkeeper.windows.view import View, view_of
 from turnkeeper.wire import decode, encode
 
 __all__ = ["Log", "Mark", "fold"]
@@ -21,43 +22,55 @@ __all__ = ["Log", "Mark", "fold"]
 _REPLACING: Final = frozenset((SET, CLEAR))
 _KNOWN: Final = frozenset((ADD, SET, CLEAR))
 
+_SLACK: Final = 64
+"""Units that may stay though no window reaches them, beside as many as are reached: leaving is done in bulk."""
+
 
 class _Payload(msgspec.Struct):
     messages: list[msgspec.Raw]
 
 
-Mark: TypeAlias = tuple[int, int, int, int, "deque[Message] | None", int]
+Mark: TypeAlias = tuple[int, int, int, bool, list[Message], int, Transcript, int]
 
 _decode_payload = msgspec.json.Decoder(_Payload).decode
 
 
 class Log:
-    """The messages since `base`, the versions around them, and their size.
+    """The messages since `base` or the newer part of them, the versions around them, and their size.
 
     Attributes:
         mid: the memory's row, 0 while there is none.
         n: number of the last entry, tentative ones included.
         base: number of the entry that starts the state.
-        system: number of the entry with the current system message, 0 without one.
-        size: bytes of the encoded messages.
+        size: bytes of the encoded messages held.
+        complete: whether all messages of the state are held.
         created_at: microseconds since the epoch, 0 while there is no row.
         updated_at: the same of the last committed entry.
     """
 
-    __slots__ = ("_messages", "_view", "base", "created_at", "mid", "n", "size", "system", "updated_at")
+    __slots__ = (
+        "_messages",
+        "_transcript",
+        "base",
+        "complete",
+        "created_at",
+        "mid",
+        "n",
+        "size",
+        "updated_at",
+    )
 
     def __init__(self, head: Head | None = None) -> None:
         """Start empty at `head`'s row."""
         self.mid: int = head.mid if head else 0
         self.n: int = 0
         self.base: int = 0
-        self.system: int = 0
         self.size: int = 0
+        self.complete: bool = True
         self.created_at: int = head.created_at if head else 0
         self.updated_at: int = head.updated_at if head else 0
-        # An empty deque alone weighs 760 bytes: it comes with the first message.
-        self._messages: deque[Message] | None = None
-        self._view: Messages | None = None
+        self._messages: list[Message] = []
+        self._transcript: Transcript = Transcript()
 
     @property
     def version(self) -> Version:
@@ -65,57 +78,99 @@ class Log:
         return Version(self.mid, self.n)
 
     @property
+    def system(self) -> int:
+        """Number of the entry with the current system message, 0 without one."""
+        system = self._transcript.system
+        return 0 if system is None else version_of(system)
+
+    @property
     def count(self) -> int:
-        """How many messages the state has."""
-        return len(self._messages) if self._messages else 0
+        """How many messages are held."""
+        return len(self._messages)
 
-    def append(self, messages: tuple[Message, ...]) -> None:
-        """Take the next entry, one that adds."""
-        self._view = None
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The messages held, as they were added."""
+        return tuple(self._messages)
+
+    # Taking entries
+
+    def append(
+        self,
+        messages: tuple[Message, ...],
+        window: Window | None = None,
+        limit: int | None = None,
+        *,
+        judging: bool = False,
+    ) -> bool:
+        """Take the next entry, one that adds.
+
+        Returns:
+            False, and nothing is taken, when `judging` finds that a message would not be visible. They are judged one
+            after the other, as if each had come alone.
+        """
         self.n += 1
-        if self._messages is None:
-            self._messages = deque()
-        self._take(messages)
+        return self._take(messages, window, limit, judging)
 
-    def replace(self, messages: tuple[Message, ...]) -> None:
-        """Take the next entry, one that starts the state anew."""
-        self._view = None
+    def replace(
+        self,
+        messages: tuple[Message, ...],
+        window: Window | None = None,
+        limit: int | None = None,
+        *,
+        judging: bool = False,
+    ) -> bool:
+        """Take the next entry, one that starts the state anew; otherwise as `append`."""
+        mark = self.mark()
         self.n += 1
         self.base = self.n
-        self.system = 0
         self.size = 0
-        # A new deque, so that the old one is whole for a rollback.
-        self._messages = deque() if messages else None
-        if messages:
-            self._take(messages)
+        self.complete = True
+        # New ones, so that the old ones are whole for a rollback.
+        self._messages = []
+        self._transcript = Transcript()
+        if self._take(messages, window, limit, judging):
+            return True
+        self.rollback(mark)
+        return False
 
-    def _take(self, messages: tuple[Message, ...]) -> None:
-        queue, n = self._messages, self.n
-        assert queue is not None
+    def _take(self, messages: tuple[Message, ...], window: Window | None, limit: int | None, judging: bool) -> bool:
+        transcript, n = self._transcript, self.n
+        view = None if window is None else view_of(window, transcript)
         for index, message in enumerate(messages):
             place_message(message, n, index)
             self.size += len(message.raw)
-            if message.role in SystemMessage.roles:
-                self.system = n
-            queue.append(message)
+            self._messages.append(message)
+            number = transcript.push(message)
+            if view is not None:
+                view.settle(transcript, limit)
+                if judging and not view.shows(transcript, number, message):
+                    self._take_back(index + 1)
+                    self.n -= 1
+                    return False
+        return True
+
+    def _take_back(self, count: int) -> None:
+        for _ in range(count):
+            self._transcript.pop()
+            self.size -= len(self._messages.pop().raw)
+
+    def begin(self) -> Mark:
+        """Begin a round of tentative entries: what is held now stays. Return what `rollback` goes back to."""
+        self._transcript.begin()
+        return self.mark()
 
     def mark(self) -> Mark:
-        """Note where the log stands, before tentative entries: what `rollback` goes back to."""
-        return self.n, self.base, self.system, self.size, self._messages, self.count
+        """Note where the log stands, between tentative entries."""
+        transcript = self._transcript
+        return self.n, self.base, self.size, self.complete, self._messages, self.count, transcript, transcript.pushed
 
     def rollback(self, mark: Mark) -> None:
         """Drop all entries since `mark`; costs one step for each message dropped."""
-        self.n, self.base, self.system, self.size, messages, length = mark
-        while messages is not None and len(messages) > length:
-            messages.pop()
-        self._messages = messages
-        self._view = None
-
-    def view(self) -> Messages:
-        """Return the state; the same object until it changes."""
-        if self._view is None:
-            self._view = Messages(self._messages or (), Version(self.mid, self.n))
-        return self._view
+        self.n, self.base, self.size, self.complete, self._messages, count, self._transcript, pushed = mark
+        while self._transcript.pushed > pushed:
+            self._transcript.pop()
+        del self._messages[count:]
 
     def settle(self, mid: int, at: int) -> bool:
         """Note that the tentative entries are committed, at `at` and in row `mid`; True when they made the row."""
@@ -124,8 +179,97 @@ class Log:
             return False
         self.mid = mid
         self.created_at = at
-        self._view = None
         return True
+
+    # Reading
+
+    def covers(self, window: Window, limit: int | None) -> bool:
+        """Tell whether everything is held that this window shows."""
+        if self.complete:
+            return True
+        view = self._settled(window, limit)
+        return view.covered(self._transcript, self.complete)
+
+    def view(self, window: Window, limit: int | None) -> Messages | None:
+        """Return what a window shows, the same object until that or the version changes; None: older ones are needed.
+
+        Costs one step for each message that came or left since the last look, and the tuple.
+        """
+        view = self._settled(window, limit)
+        if not view.covered(self._transcript, self.complete):
+            return None
+        return view.messages(self._transcript, self.version)
+
+    def _settled(self, window: Window, limit: int | None) -> View:
+        view = view_of(window, self._transcript)
+        view.settle(self._transcript, limit)
+        return view
+
+    def renamed(self, view: Messages, version: Version) -> Messages:
+        """Return a view with the version that it turned out to have; the next read finds the same object."""
+        renamed = Messages(view, version, view.overflow)
+        for known in self._transcript.views:
+            known.rename(view, renamed)
+        return renamed
+
+    def without_equal_system(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """Leave out the system messages that equal the one that is current when they come."""
+        if not any(isinstance(message, SystemMessage) for message in messages):
+            return messages
+        current, kept = self._transcript.system, []
+        for message in messages:
+            if isinstance(message, SystemMessage):
+                if current is not None and message == current:
+                    continue
+                current = message
+            kept.append(message)
+        return tuple(kept)
+
+    def trim(self) -> None:
+        """Let go what no window in use reaches, when it is much. Only where nothing is tentative.
+
+        What a window needs after all, because its limit rose or it is a new one, is loaded again.
+        """
+        transcript = self._transcript
+        if len(transcript.units) <= _SLACK or not transcript.views:
+            return
+        first = min([view.needed(transcript) for view in transcript.views])
+        if first - transcript.start <= _SLACK + transcript.end - first:
+            return
+        self._let_go(transcript.version(first))
+        self.complete = False
+
+    def prunable(self, window: Window, limit: int) -> int:
+        """Return the number of the entry before which this window shows none, but for the system message."""
+        view, transcript = self._settled(window, limit), self._transcript
+        if not view.covered(transcript, self.complete):
+            return self.base
+        first = view.first(transcript)
+        return transcript.version(first) if first < transcript.end else max(self.n, self.base)
+
+    def prune(self, base: int) -> None:
+        """Note that the entries before `base` are gone, but for the system message. Only where nothing is tentative."""
+        self._let_go(base)
+        self.base = base
+        self.complete = self.complete or not self._messages or version_of(self._messages[0]) == base
+
+    def _let_go(self, version: int) -> None:
+        """Drop the entries before this version. A result that came later for a call that goes is hidden with it."""
+        transcript = self._transcript
+        first = transcript.start
+        while first < transcript.end and transcript.version(first) < version:
+            first += 1
+        transcript.begin()
+        transcript.trim(first)
+        leaving = 0
+        for message in self._messages:
+            if version_of(message) >= version:
+                break
+            leaving += 1
+            self.size -= len(message.raw)
+        del self._messages[:leaving]
+
+    # Loading
 
     def extend(self, loaded: Loaded, name: MemoryName) -> Log:
         """Return the log with what was read from the store behind it: this object, or a new one where it has to be.
@@ -133,9 +277,9 @@ class Log:
         Raises:
             MemoryCorruptError: what was read can't be decoded; this log is unchanged.
         """
-        if loaded.head is None or loaded.head.mid != self.mid or not loaded.after:
+        if loaded.head is None or loaded.head.mid != self.mid or not loaded.continues:
             return fold(loaded, name)
-        mark = self.mark()
+        mark = self.begin()
         try:
             _apply(self, loaded.entries, loaded.head, name)
         except MemoryCorruptError:
@@ -143,6 +287,13 @@ class Log:
             raise
         self.updated_at = loaded.head.updated_at
         return self
+
+    def _start(self, head: Head, after: int, system: Message | None) -> None:
+        """Stand before the state's first entry, or behind an older part that is not held."""
+        self.n = after or max(head.base - 1, 0)
+        self.base = head.base
+        self.complete = not after
+        self._transcript = Transcript(system)
 
 
 def fold(loaded: Loaded, name: MemoryName) -> Log:
@@ -154,9 +305,25 @@ def fold(loaded: Loaded, name: MemoryName) -> Log:
     head = loaded.head
     log = Log(head)
     if head is not None:
-        log.n = max(head.base - 1, 0)
+        if loaded.older:
+            raise MemoryCorruptError(name.id, name.namespace, head.base, "the state begins in the middle of the log")
+        log._start(head, loaded.after, _system_of(loaded, head, name))
         _apply(log, loaded.entries, head, name)
+        log.begin()
     return log
+
+
+def _system_of(loaded: Loaded, head: Head, name: MemoryName) -> Message | None:
+    if not 0 < head.system <= (loaded.after or head.base - 1):
+        return None
+    if loaded.system is None or loaded.system.version != head.system:
+        raise MemoryCorruptError(name.id, name.namespace, head.system, "the entry is missing")
+    messages = _messages(loaded.system, name)
+    index = current_system(messages)
+    if index < 0:
+        raise MemoryCorruptError(name.id, name.namespace, head.system, "the entry has no system message")
+    place_message(messages[index], head.system, index)
+    return messages[index]
 
 
 def _apply(log: Log, entries: Iterable[StoredEntry], head: Head, name: MemoryName) -> None:
@@ -170,6 +337,8 @@ def _apply(log: Log, entries: Iterable[StoredEntry], head: Head, name: MemoryNam
             log.replace(messages)
         else:
             log.append(messages)
+    if log.base < head.base <= log.n:
+        log.prune(head.base)  # by another process
     if (log.n, log.base) != (head.version, head.base):
         raise MemoryCorruptError(name.id, name.namespace, log.n + 1, "the log does not end where its head says")
 

@@ -20,9 +20,10 @@ from turnkeeper.errors import (
     RuntimeUsageError,
 )
 from turnkeeper.log import CLEAR, Receipt, Version
-from turnkeeper.memory import add_request, set_request
+from turnkeeper.memory import add_request, set_request, window_and_pruning
 from turnkeeper.messages import MessageLike
 from turnkeeper.names import MemoryName, memory_name
+from turnkeeper.plan import EVERYTHING
 from turnkeeper.requests import DELETE, STATS, Request
 from turnkeeper.runtime import RuntimeCore, make_core
 from turnkeeper.stats import MemoryStats, RuntimeStats
@@ -45,12 +46,12 @@ class SyncChatMemory:
     `RuntimeUsageError` with the name of the async one, since waiting there could never end.
     """
 
-    __slots__ = ("_core", "_name", "_window")
+    __slots__ = ("_core", "_name", "_prunes", "_window")
 
-    def __init__(self, core: RuntimeCore, name: MemoryName, window: Window) -> None:
+    def __init__(self, core: RuntimeCore, name: MemoryName, window: Window | None, history: str | None) -> None:
         self._core = core
         self._name = name
-        self._window = window
+        self._window, self._prunes = window_and_pruning(core, window, history)
 
     @property
     def id(self) -> str:
@@ -64,7 +65,7 @@ class SyncChatMemory:
 
     def add(self, *messages: MessageLike | Iterable[MessageLike], idempotency_key: str | None = None) -> Receipt:
         """Append messages, all of them in one entry or none; see `ChatMemory.add`."""
-        return cast(Receipt, self._submit("add", add_request(messages, idempotency_key)))
+        return cast(Receipt, self._submit("add", add_request(messages, self._window, self._prunes, idempotency_key)))
 
     def set(
         self,
@@ -73,16 +74,18 @@ class SyncChatMemory:
         idempotency_key: str | None = None,
     ) -> Receipt:
         """Replace all messages in one entry; see `ChatMemory.set`."""
-        return cast(Receipt, self._submit("set", set_request(messages, if_version, idempotency_key)))
+        return cast(
+            Receipt, self._submit("set", set_request(messages, self._window, self._prunes, if_version, idempotency_key))
+        )
 
-    def messages(self) -> Messages:
+    def messages(self, *, window: Window | None = None) -> Messages:
         """Return what the model should see; see `ChatMemory.messages`."""
-        read = partial(self._core.read, self._name, self._window)
+        read = partial(self._core.read, self._name, self._window if window is None else window)
         return cast(Messages, _call(self._core, "await memory.messages()", read))
 
     def clear(self) -> Receipt:
         """Empty the memory and keep its name; see `ChatMemory.clear`."""
-        return cast(Receipt, self._submit("clear", Request(CLEAR)))
+        return cast(Receipt, self._submit("clear", Request(CLEAR, window=self._window, prunes=self._prunes)))
 
     def delete(self) -> bool:
         """Remove the memory and its name; see `ChatMemory.delete`."""
@@ -90,7 +93,7 @@ class SyncChatMemory:
 
     def stats(self) -> MemoryStats:
         """Return its version, message count, size and times; see `ChatMemory.stats`."""
-        return cast(MemoryStats, self._submit("stats", Request(STATS)))
+        return cast(MemoryStats, self._submit("stats", Request(STATS, window=EVERYTHING)))
 
     def _submit(self, method: str, request: Request) -> Any:
         return _call(self._core, f"await memory.{method}(…)", partial(self._core.submit, self._name, request))
@@ -110,9 +113,16 @@ class SyncRuntime:
     def __init__(self, core: RuntimeCore) -> None:
         self._core = core
 
-    def memory(self, memory_id: str, namespace: str = "", window: Window | None = None) -> SyncChatMemory:
+    def memory(
+        self,
+        memory_id: str,
+        namespace: str = "",
+        window: Window | None = None,
+        *,
+        history: Literal["keep", "window"] | None = None,
+    ) -> SyncChatMemory:
         """Return a handle; no I/O. See `Runtime.memory`."""
-        return SyncChatMemory(self._core, memory_name(memory_id, namespace), window or self._core.settings.window)
+        return SyncChatMemory(self._core, memory_name(memory_id, namespace), window, history)
 
     def stats(self) -> RuntimeStats:
         """Return the runtime's counters at this instant; still after closing."""

@@ -22,6 +22,7 @@ DOCS = REPOSITORY / "docs"
 
 DEFAULTS: dict[str, object] = {
     "window": Unbounded,
+    "history": "keep",
     "durability": "full",
     "consistency": None,
     "mailbox_size": 256,

@@ -93,7 +93,7 @@ def load(store: Store, memory: MemoryName, known: Version | None = None) -> Load
 
 def texts(store: Store, memory: MemoryName) -> list[str]:
     """Load one memory and return its texts."""
-    return [str(message.content) for message in fold(load(store, memory), memory).view()]
+    return [str(message.content) for message in fold(load(store, memory), memory).messages]
 
 
 def log(store: Store, memory: MemoryName) -> list[tuple[int, str]]:

@@ -297,7 +297,11 @@ class TestLoad:
         commit(store, *[add(name(str(n)), 0, 0, f"text {n}") for n in range(5)])
         loads = store.load([LoadQuery(name(each)) for each in ("3", "none", "0", "3")])
         assert [loaded.head and len(loaded.entries) for loaded in loads] == [1, None, 1, 1]
-        assert [fold(loaded, M).view()[0].content for loaded in loads if loaded.head] == ["text 3", "text 0", "text 3"]
+        assert [fold(loaded, M).messages[0].content for loaded in loads if loaded.head] == [
+            "text 3",
+            "text 0",
+            "text 3",
+        ]
 
     def test_entries_come_back_as_they_went_in(self, store: Store) -> None:
         made = entry("a", "b")

@@ -94,7 +94,7 @@ def _show(store: Store, name: MemoryName, limit: int | None, *, as_json: bool) -
         raise Stop(f"{seen}; --raw shows its entries", status=1)
     if not seen.mid:
         raise _missing(store, name)
-    messages = list(enumerate(seen.view(), start=1))[-(limit or 0) :]
+    messages = list(enumerate(seen.messages, start=1))[-(limit or 0) :]
     if as_json:
         for _, message in messages:
             _say_json(message.to_dict())

@@ -21,6 +21,7 @@ from turnkeeper.log import (
     Slice,
     StoredEntry,
     StoredReceipt,
+    Unknown,
     Version,
     encode_payload,
 )
@@ -35,7 +36,7 @@ _CONFLICT = Conflict()
 class _Row:
     """A memory: its head, and its entries as they were handed over, so that nothing is encoded twice."""
 
-    __slots__ = ("base", "created_at", "entries", "mid", "system", "times", "updated_at")
+    __slots__ = ("base", "created_at", "entries", "kept", "mid", "pruned", "system", "times", "updated_at")
 
     def __init__(self, mid: int, created_at: int) -> None:
         self.mid = mid
@@ -45,15 +46,30 @@ class _Row:
         self.updated_at = created_at
         self.entries: list[Entry] = []
         self.times: list[int] = []
+        self.pruned = 0  # entries removed before those held
+        self.kept: tuple[StoredEntry, ...] = ()  # of the removed ones, that with the current system message
+
+    @property
+    def version(self) -> int:
+        return self.pruned + len(self.entries)
 
     def head(self) -> Head:
-        return Head(self.mid, len(self.entries), self.base, self.system, self.created_at, self.updated_at)
+        return Head(self.mid, self.version, self.base, self.system, self.created_at, self.updated_at)
 
     def stored(self, first: int, last: int) -> tuple[StoredEntry, ...]:
-        return tuple(
-            StoredEntry(n, entry.op, entry.entry_id, encode_payload(entry.messages), self.times[n - 1])
-            for n, entry in enumerate(self.entries[first - 1 : last], start=first)
+        kept = tuple([entry for entry in self.kept if first <= entry.version <= last])
+        first = max(first, self.pruned + 1)
+        return kept + tuple(
+            StoredEntry(n, entry.op, entry.entry_id, encode_payload(entry.messages), self.times[n - 1 - self.pruned])
+            for n, entry in enumerate(self.entries[first - 1 - self.pruned : max(last - self.pruned, 0)], start=first)
         )
+
+    def prune(self) -> None:
+        self.kept = self.stored(self.system, self.system) if self.system < self.base else ()
+        leaving = self.base - 1 - self.pruned
+        del self.entries[:leaving]
+        del self.times[:leaving]
+        self.pruned = self.base - 1
 
 
 class InMemoryStore(Store):
@@ -92,7 +108,7 @@ class InMemoryStore(Store):
             if held is not None and held[1] > now:
                 return Duplicate(index, held[0])
         row = self._rows.get(slice_.name)
-        if (row.mid if row else 0) != slice_.mid or (row is not None and len(row.entries) != slice_.expected):
+        if (row.mid if row else 0) != slice_.mid or (row is not None and row.version != slice_.expected):
             return _CONFLICT
         at = max(int(now * 1e6), slice_.not_before)
         if slice_.delete:
@@ -109,6 +125,8 @@ class InMemoryStore(Store):
         row.base = slice_.base
         row.system = slice_.system
         row.updated_at = at
+        if slice_.prune:
+            row.prune()
         if keyed:
             self._keep_receipts(slice_, row.mid, keyed, now + receipt_ttl)
         return Committed(row.mid, at)
@@ -134,10 +152,13 @@ class InMemoryStore(Store):
         row = self._rows.get(slice_.name)
         if slice_.delete:
             return Committed(slice_.mid, 0) if row is None or row.mid != slice_.mid else None
-        if row is None or (slice_.mid and row.mid != slice_.mid) or len(row.entries) <= slice_.expected:
+        if row is None or (slice_.mid and row.mid != slice_.mid) or row.version <= slice_.expected:
             return None
-        ours = row.entries[slice_.expected].entry_id == slice_.entries[0].entry_id
-        return Committed(row.mid, row.times[slice_.expected]) if ours else None
+        place = slice_.expected - row.pruned
+        if place < 0:
+            return Unknown()  # what stood there was pruned
+        ours = row.entries[place].entry_id == slice_.entries[0].entry_id
+        return Committed(row.mid, row.times[place]) if ours else None
 
     def load(self, queries: Sequence[LoadQuery]) -> list[Loaded]:
         """Read memories."""
@@ -148,9 +169,13 @@ class InMemoryStore(Store):
         if row is None:
             return Loaded(None, 0, ())
         known = query.known
-        after = known.n if known is not None and known.mid == row.mid and row.base <= known.n else 0
-        first = after + 1 if after else max(row.base, 1)
-        return Loaded(row.head(), after, row.stored(first, len(row.entries)))
+        last = row.version
+        if known is not None and known.mid == row.mid and row.base <= known.n:
+            return Loaded(row.head(), known.n, row.stored(known.n + 1, last), continues=True)
+        base = max(row.base, 1)
+        first = max(base, last + 1 - query.newest) if query.newest else base
+        system = row.stored(row.system, row.system)[0] if 0 < row.system < first else None
+        return Loaded(row.head(), first - 1 if first > base else 0, row.stored(first, last), system)
 
     def receipts(self, names_and_keys: Sequence[tuple[MemoryName, str]]) -> list[StoredReceipt | None]:
         """Look up idempotency keys."""
@@ -175,7 +200,7 @@ class InMemoryStore(Store):
     def entries(self, mid: int, *, after: int, limit: int) -> list[StoredEntry]:
         """Read a memory's log."""
         row = next((row for row in self._rows.values() if row.mid == mid), None)
-        return [] if row is None else list(row.stored(after + 1, min(after + limit, len(row.entries))))
+        return [] if row is None else list(row.stored(after + 1, row.version))[:limit]
 
     def describe(self) -> str:
         """Say what this is."""

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from turnkeeper.errors import StoreError, StoreFormatError, StoreInUseError, StoreUnavailableError
 from turnkeeper.log import (
+    ADD,
     Committed,
     Conflict,
     Duplicate,
@@ -26,6 +27,7 @@ from turnkeeper.log import (
     Slice,
     StoredEntry,
     StoredReceipt,
+    Unknown,
     Version,
     encode_payload,
 )
@@ -55,6 +57,10 @@ _DROP_EXPIRED: Final = (
 _RECEIPT: Final = "SELECT mid, version, count, digest FROM receipt WHERE name_digest = ? AND key = ? AND expires_at > ?"
 _HEAD: Final = "SELECT mid, version, base, system, created_at, updated_at FROM head WHERE namespace = ? AND id = ?"
 _ENTRIES: Final = "SELECT version, op, entry_id, payload, at FROM entry WHERE mid = ? AND version >= ? ORDER BY version"
+_NEWEST: Final = (
+    "SELECT version, op, entry_id, payload, at FROM entry WHERE mid = ? AND version >= ? ORDER BY version DESC LIMIT ?"
+)
+_PRUNE: Final = "DELETE FROM entry WHERE mid = ? AND version < ? AND version <> ?"
 _MOVE: Final = (
     "INSERT INTO head (namespace, id, version, base, system, created_at, updated_at) "
     "SELECT ?, ?, version, base, system, created_at, updated_at FROM head WHERE mid = ?"
@@ -240,6 +246,9 @@ class SQLiteStore(Store):
                 expires_at = now + int(receipt_ttl * 1e6)
                 outcomes = [self._commit_slice(connection, slice_, now, expires_at, rows) for slice_ in slices]
                 connection.executemany(_APPEND, rows)
+                for slice_, outcome in zip(slices, outcomes, strict=True):
+                    if slice_.prune and isinstance(outcome, Committed):
+                        connection.execute(_PRUNE, (outcome.mid, slice_.base, slice_.system))
                 connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:
@@ -330,11 +339,16 @@ class SQLiteStore(Store):
             found = connection.execute("SELECT 1 FROM head WHERE mid = ?", (slice_.mid,)).fetchone()
             return Committed(slice_.mid, 0) if found is None else None
         row = connection.execute(
-            "SELECT entry.mid, entry.at FROM head JOIN entry ON entry.mid = head.mid "
-            "WHERE head.namespace = ? AND head.id = ? AND entry.version = ? AND entry.entry_id = ?",
-            (*slice_.name, slice_.expected + 1, slice_.entries[0].entry_id),
+            "SELECT head.mid, head.base, entry.entry_id, entry.at FROM head "
+            "LEFT JOIN entry ON entry.mid = head.mid AND entry.version = ? WHERE head.namespace = ? AND head.id = ?",
+            (slice_.expected + 1, *slice_.name),
         ).fetchone()
-        return None if row is None else Committed(*row)
+        if row is None or (slice_.mid and row[0] != slice_.mid):
+            return None
+        mid, base, entry_id, at = row
+        if entry_id is None:
+            return Unknown() if slice_.expected + 1 < base else None  # what stood there may have been pruned
+        return Committed(mid, at) if entry_id == slice_.entries[0].entry_id else None
 
     def load(self, queries: Sequence[LoadQuery]) -> list[Loaded]:
         """Read memories in one snapshot."""
@@ -347,11 +361,25 @@ class SQLiteStore(Store):
         if row is None:
             return Loaded(None, 0, ())
         head, known = Head(*row), query.known
-        after = known.n if known is not None and known.mid == head.mid and head.base <= known.n else 0
-        if after == head.version:
-            return Loaded(head, after, ())
-        rows = connection.execute(_ENTRIES, (head.mid, after + 1 if after else head.base))
-        return Loaded(head, after, tuple(StoredEntry(*row) for row in rows))
+        if known is not None and known.mid == head.mid and head.base <= known.n:
+            rows = connection.execute(_ENTRIES, (head.mid, known.n + 1)) if known.n < head.version else ()
+            return Loaded(head, known.n, tuple([StoredEntry(*row) for row in rows]), continues=True)
+        base = max(head.base, 1)
+        if query.newest:
+            rows = reversed(connection.execute(_NEWEST, (head.mid, base, query.newest)).fetchall())
+        else:
+            rows = connection.execute(_ENTRIES, (head.mid, base))
+        entries = tuple([StoredEntry(*row) for row in rows])
+        first = entries[0].version if len(entries) == query.newest > 0 else base
+        system = self._entry(connection, head.mid, head.system) if 0 < head.system < first else None
+        older = False
+        if first == base > 1 and entries and entries[0].op == ADD:
+            older = self._entry(connection, head.mid, base - 1) is not None and base - 1 != head.system
+        return Loaded(head, 0 if first == base else first - 1, entries, system, older=older)
+
+    def _entry(self, connection: sqlite3.Connection, mid: int, version: int) -> StoredEntry | None:
+        row = connection.execute(f"{_ENTRIES} LIMIT 1", (mid, version)).fetchone()
+        return StoredEntry(*row) if row is not None and row[0] == version else None
 
     def receipts(self, names_and_keys: Sequence[tuple[MemoryName, str]]) -> list[StoredReceipt | None]:
         """Look up idempotency keys."""
