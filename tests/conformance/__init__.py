@@ -1,0 +1,6 @@
+"""Promises to those who come from elsewhere: what other systems do as data, replayed through our runtime.
+
+`vectors` reads the data, `translating` turns it into our messages, `outcomes` says what we show where that is not what
+the other system shows, `classes` gives each vector its class by rules, `replaying` runs one through handle, actor and
+store, `report` writes docs/conformance.md.
+"""

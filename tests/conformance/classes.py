@@ -1,0 +1,101 @@
+"""Gives each vector its class, by rules on its kind, operations and tags, and by the tables of `outcomes`."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
+
+from conformance.outcomes import ABOVE, DIFFERS, INVERTED, Profile
+from conformance.vectors import VECTORS, Vector
+
+Class: TypeAlias = Literal["holds", "inverted", "differs", "pending", "not applicable"]
+CLASSES: Final[tuple[Class, ...]] = get_args(Class)
+
+
+class Verdict(NamedTuple):
+    """A vector's class, and why: what we do instead, what brings it, or why it says nothing about a memory."""
+
+    name: Class
+    why: str = ""
+
+
+UNWANTED: Final = frozenset({"hazard", "contract_gap", "lossy", "surprising"})
+"""Tags of what a user does not want."""
+
+WINDOWS: Final[dict[str, Profile]] = {
+    "message_window": "evict",
+    "token_window": "evict",
+    "spring_message_window": "turns",
+    "koog_window": "turns",
+    "turn_snap": "turns",
+    "sk_reduction_index": "turns",
+    "quarkus": "system first",
+    "ai_service": "evict",
+}
+"""Kind -> the window of ours that shows the same."""
+
+NAMES = "LangChain4j names"
+TURNS = "turns and compaction"
+HISTORY = "history"
+STORES = "stores"
+
+BROUGHT_BY: Final[dict[str, str]] = {
+    "default_methods": NAMES,
+    "registry": NAMES,
+    "store_in_memory": NAMES,
+    "store_single_slot": NAMES,
+    "store_variant": NAMES,
+    "compaction": TURNS,
+    "spring_repository": STORES,
+    "session_registry": STORES,
+}
+"""Kind -> the work that brings it."""
+
+SERVED: Final = frozenset({"chat", "memory", "last_requests", "store_dump"})
+"""What the tests' stand-in for a service can do: call a model and tools, and keep all of it in a memory."""
+
+REASONS: Final[dict[str, str]] = {
+    "ai_service": "It is about how a service is built, or about what it adds to a prompt beside the memory.",
+    "spring_advisor": "It is about an advisor that edits prompts around a memory.",
+    "aggregator": "It is about putting the chunks of one streamed answer together, before there is a message.",
+}
+"""Kind -> why it says nothing about a memory."""
+
+NO_BRANCHES = "It is about events of sub-agents in one log; here each agent has a memory, and a log has no branches."
+
+
+def verdict(vector: Vector) -> Verdict:
+    """Return the class of a vector."""
+    for name, table in (("inverted", INVERTED), ("differs", DIFFERS), ("holds", ABOVE)):
+        if vector.id in table:
+            return Verdict(name, table[vector.id].why)  # type: ignore[arg-type]  # a Class
+    if vector.tags & {"hazard", "contract_gap"}:
+        return Verdict("pending", TURNS)  # what a user wants instead takes a turn
+    if any("branch" in message for message in vector.messages()):
+        return Verdict("not applicable", NO_BRANCHES)
+    if "async" in vector.tags or "evict" in vector.ops or _asks_for_the_default_id(vector):
+        return Verdict("pending", NAMES)
+    if "turn" in vector.ops or any("checks" in step for step in vector.steps):
+        return Verdict("pending", TURNS)
+    if vector.kind == "session_log":
+        return Verdict("pending", TURNS if any("compact" in op for op in vector.ops) else HISTORY)
+    if vector.kind in BROUGHT_BY:
+        return Verdict("pending", BROUGHT_BY[vector.kind])
+    if vector.kind in REASONS and not _is_served(vector):
+        return Verdict("not applicable", REASONS[vector.kind])
+    return Verdict("holds")
+
+
+def _asks_for_the_default_id(vector: Vector) -> bool:
+    return any(step["op"] == "id" and step["expect"]["value"] == "default" for step in vector.steps)
+
+
+def _is_served(vector: Vector) -> bool:
+    return vector.kind == "ai_service" and vector.ops <= SERVED and "augment_suffix" not in vector.config
+
+
+VERDICTS: Final[dict[str, Verdict]] = {vector.id: verdict(vector) for vector in VECTORS.values()}
+
+
+def of_class(*names: Class) -> list[Vector]:
+    """Return the vectors of these classes, in the file's order."""
+    return [vector for vector in VECTORS.values() if VERDICTS[vector.id].name in names]
