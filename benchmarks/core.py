@@ -22,11 +22,11 @@ from typing import Any, Final
 import gate
 import measure
 from measure import BACKENDS, Result
-from workloads import busy, calls, cold, durable, imports, residency
+from workloads import busy, calls, cold, durable, imports, residency, windows
 from workloads.subjects import BARE, SUBJECTS
 from workloads.subjects import OURS as TURNKEEPER
 
-QUESTIONS: Final = ("cold", "busy", "durable", "residency", "imports", "calls")
+QUESTIONS: Final = ("cold", "busy", "durable", "residency", "windows", "imports", "calls")
 
 
 def main() -> int:
@@ -65,6 +65,7 @@ def _ask(question: str, backend: str, options: argparse.Namespace, directory: Pa
         "residency": lambda: residency.run(
             backend, rounds=1 if quick else 3, count=20_000 if quick else 100_000, directory=directory
         ),
+        "windows": lambda: windows.run(backend, rounds=rounds, quick=quick),
         "imports": lambda: imports.run(rounds=rounds),
         "calls": lambda: calls.run(backend),
     }

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from unittest import mock
 
 import turnkeeper
 from floors import Conversations, DurableAdds
 
-__all__ = ["durable_memories", "memories"]
+__all__ = ["durable_memories", "empty_tuples", "memories"]
 
 _LONG = 3600.0
 
@@ -41,3 +42,14 @@ async def durable_memories(path: Path, count: int) -> AsyncIterator[DurableAdds]
     """Memories in a SQLite file, with every default."""
     async with turnkeeper.open_runtime(f"sqlite:///{path}") as runtime:
         yield [runtime.memory(f"memory-{index}").add for index in range(count)]
+
+
+@contextlib.contextmanager
+def empty_tuples() -> Iterator[None]:
+    """Let every view be built but for its last step, the copy of its messages into a tuple."""
+
+    def empty(_: object, version: turnkeeper.Version, overflow: bool = False) -> turnkeeper.Messages:
+        return turnkeeper.Messages((), version, overflow)
+
+    with mock.patch("turnkeeper.windows.view.Messages", empty):
+        yield
