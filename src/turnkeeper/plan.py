@@ -31,11 +31,12 @@ class Plan:
         deletes: the request that removes the memory, when that is what the plan does; then there are no entries.
         answers: (request, result or exception) in order.
         consumed: how many requests of the batch the plan covers.
+        pruning: the window of the last request that prunes.
         prune: number of the entry before which all but the current system message goes from the store; 0: none.
         lacking: the window, and its limit, for which the next request of the batch needs older messages.
     """
 
-    __slots__ = ("answers", "consumed", "deletes", "entries", "lacking", "prune", "writers")
+    __slots__ = ("answers", "consumed", "deletes", "entries", "lacking", "prune", "pruning", "writers")
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -43,6 +44,7 @@ class Plan:
         self.deletes: Request | None = None
         self.answers: list[tuple[Request, Any]] = []
         self.consumed: int = 0
+        self.pruning: LimitedWindow | None = None
         self.prune: int = 0
         self.lacking: tuple[Window, int | None] | None = None
 
@@ -102,9 +104,8 @@ def apply(
             break
         plan.answers.append((request, answer))
         plan.consumed += 1
-    pruning = next((request for request in reversed(plan.writers) if request.prunes), None)
-    if pruning is not None and isinstance(pruning.window, LimitedWindow):
-        plan.prune = _prunable(log, pruning.window, name)
+    if plan.pruning is not None:
+        plan.prune = _prunable(log, plan.pruning, name)
     return plan
 
 
@@ -158,6 +159,8 @@ def _answer(log: Log, request: Request, plan: Plan, name: MemoryName, ids: bytes
             plan.lacking = EVERYTHING, None
             return None
         return MemoryStats(log.version, log.count, log.size, log.created_at, log.updated_at)
+    if request.prunes and isinstance(request.window, LimitedWindow):
+        plan.pruning = request.window
     entries = plan.entries
     place = 16 * len(entries)
     entries.append(Entry(op, ids[place : place + 16], messages, request.key))

@@ -157,8 +157,9 @@ class Log:
 
     def begin(self) -> Mark:
         """Begin a round of tentative entries: what is held now stays. Return what `rollback` goes back to."""
-        self._transcript.begin()
-        return self.mark()
+        transcript, messages = self._transcript, self._messages
+        transcript.begin()
+        return self.n, self.base, self.size, self.complete, messages, len(messages), transcript, 0
 
     def mark(self) -> Mark:
         """Note where the log stands, between tentative entries."""
@@ -195,10 +196,8 @@ class Log:
 
         Costs one step for each message that came or left since the last look, and the tuple.
         """
-        view = self._settled(window, limit)
-        if not view.covered(self._transcript, self.complete):
-            return None
-        return view.messages(self._transcript, self.version)
+        transcript = self._transcript
+        return view_of(window, transcript).look(transcript, limit, self.complete, Version(self.mid, self.n))
 
     def _settled(self, window: Window, limit: int | None) -> View:
         view = view_of(window, self._transcript)

@@ -108,7 +108,7 @@ class InMemoryStore(Store):
             if held is not None and held[1] > now:
                 return Duplicate(index, held[0])
         row = self._rows.get(slice_.name)
-        if (row.mid if row else 0) != slice_.mid or (row is not None and row.version != slice_.expected):
+        if (row.mid if row else 0) != slice_.mid or (row and row.pruned + len(row.entries) != slice_.expected):
             return _CONFLICT
         at = max(int(now * 1e6), slice_.not_before)
         if slice_.delete:

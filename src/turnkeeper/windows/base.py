@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -60,7 +59,7 @@ class Messages(tuple[Message, ...]):
         return Messages, (tuple(self), self.version, self.overflow)
 
 
-class Window(ABC):
+class Window:
     """A rule that picks what the model sees. Windows are values: they hold limits and no state.
 
     One of your own defines `view`. Every window gets a valid sequence: results stand behind their call, those that
@@ -77,15 +76,15 @@ class Window(ABC):
 
     on_unanswered: OnUnanswered = "close"
 
-    @abstractmethod
     def view(self, messages: Sequence[Message]) -> Iterable[Message]:
         """Pick from the state's messages, oldest first."""
+        return messages
 
     def limit(self, memory_id: str) -> int | None:
         """Return what this memory's view may hold now; None: no limit."""
         return None
 
-    def count(self, messages: tuple[Message, ...]) -> None:  # noqa: B027 (most windows count nothing)
+    def count(self, messages: tuple[Message, ...]) -> None:
         """Count new messages, in their sender's task or thread; what this raises fails that request alone."""
 
 
@@ -102,10 +101,6 @@ class Unbounded(Window):
     def __post_init__(self) -> None:
         """Check the argument."""
         check_choice("on_unanswered", self.on_unanswered, _ON_UNANSWERED)
-
-    def view(self, messages: Sequence[Message]) -> Iterable[Message]:
-        """Return all messages."""
-        return messages
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:

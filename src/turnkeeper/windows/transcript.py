@@ -6,7 +6,6 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from turnkeeper.messages import (
-    AssistantMessage,
     Message,
     SystemMessage,
     ToolMessage,
@@ -111,7 +110,7 @@ class Transcript:
         """Take the next message and return its unit's number; -1 when it is a result that answers nothing."""
         if isinstance(message, ToolMessage):
             return self._answer(message)
-        number = self.end
+        number = self.start + len(self.units)
         self._trail.append((number, self.system, self.system_at))
         unit: Unit = message
         if isinstance(message, UserMessage):
@@ -119,7 +118,7 @@ class Transcript:
         elif isinstance(message, SystemMessage):
             if self.system is None or message != self.system:
                 self.system, self.system_at = message, number
-        elif isinstance(message, AssistantMessage) and (links := links_of(message)):
+        elif links := links_of(message):
             unit = Exchange(message)
             for link in links:
                 self._open.setdefault(link, []).append(number)

@@ -48,8 +48,8 @@ class View(Protocol):
     def shows(self, transcript: Transcript, number: int, message: Message) -> bool:
         """Tell whether a message that was just pushed, into the unit of this number, is visible."""
 
-    def messages(self, transcript: Transcript, version: Version) -> Messages:
-        """Return what is visible; the same object until it changes."""
+    def look(self, transcript: Transcript, limit: int | None, complete: bool, version: Version) -> Messages | None:
+        """Settle and return what is visible, the same object until it changes; None when it is not covered."""
 
     def rename(self, shown: Messages, renamed: Messages) -> None:
         """Return, from now on, this one instead, which has another version."""
@@ -116,8 +116,10 @@ class WholeView:
         """Nothing is hidden for lack of room."""
         return True
 
-    def messages(self, transcript: Transcript, version: Version) -> Messages:
+    def look(self, transcript: Transcript, limit: int | None, complete: bool, version: Version) -> Messages | None:
         """Return everything that is valid, as the window has it."""
+        if not complete:
+            return None
         if self._shown is None or self._shown.version != version:
             flat = self._flat
             last = transcript.end - 1
@@ -344,8 +346,11 @@ class LimitedView:
 
     # Showing
 
-    def messages(self, transcript: Transcript, version: Version) -> Messages:
+    def look(self, transcript: Transcript, limit: int | None, complete: bool, version: Version) -> Messages | None:
         """Return what is visible, the same object until that, or the version, changes."""
+        self.settle(transcript, limit)
+        if not complete and not self.covered(transcript, False):
+            return None
         assert self._room is not None
         # An empty list fits any limit, whatever the counter charges for one.
         overflow = self._room < 0 and (self._first < transcript.end or transcript.system is not None)
@@ -414,8 +419,10 @@ def _render(unit: Message | Exchange, current: bool, window: Window, into: list[
 def view_of(window: Window, transcript: Transcript) -> View:
     """Return a window's view of a transcript; it is made at first use and kept for the windows used last."""
     views = transcript.views
+    if views and views[0].window is window:
+        return views[0]
     for place, view in enumerate(views):
-        if view.window is window or view.window == window:
+        if view.window == window:
             if place:
                 views.insert(0, views.pop(place))
             return view
