@@ -13,6 +13,7 @@ from turnkeeper.errors import (
     InvalidStoreURLError,
     MemoryCorruptError,
     MissingExtraError,
+    NestedTurnError,
     OutcomeUnknownError,
     OverloadedError,
     RuntimeClosedError,
@@ -21,6 +22,11 @@ from turnkeeper.errors import (
     StoreFormatError,
     StoreInUseError,
     StoreUnavailableError,
+    TurnAlreadyCommittedError,
+    TurnBusyError,
+    TurnConflictError,
+    TurnEndedError,
+    TurnInterruptedError,
     TurnkeeperError,
     WindowOverflowError,
 )
@@ -37,8 +43,9 @@ from turnkeeper.messages import (
 )
 from turnkeeper.opening import Runtime, open_runtime
 from turnkeeper.stats import MemoryStats, RuntimeStats
-from turnkeeper.sync import SyncChatMemory, SyncRuntime, open_sync_runtime
+from turnkeeper.sync import SyncChatMemory, SyncRuntime, SyncTurn, open_sync_runtime
 from turnkeeper.tokens import BpeCounter, CharacterCounter, PartCosts, TokenCounter
+from turnkeeper.turns import Turn
 from turnkeeper.windows import Messages, MessageWindow, TokenWindow, TurnWindow, Unbounded, Window
 
 __all__ = [
@@ -60,6 +67,7 @@ __all__ = [
     "MessageWindow",
     "Messages",
     "MissingExtraError",
+    "NestedTurnError",
     "OutcomeUnknownError",
     "OverloadedError",
     "PartCosts",
@@ -76,11 +84,18 @@ __all__ = [
     "StoreUnavailableError",
     "SyncChatMemory",
     "SyncRuntime",
+    "SyncTurn",
     "SystemMessage",
     "TokenCounter",
     "TokenWindow",
     "ToolCall",
     "ToolMessage",
+    "Turn",
+    "TurnAlreadyCommittedError",
+    "TurnBusyError",
+    "TurnConflictError",
+    "TurnEndedError",
+    "TurnInterruptedError",
     "TurnWindow",
     "TurnkeeperError",
     "Unbounded",

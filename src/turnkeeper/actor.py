@@ -22,9 +22,11 @@ from turnkeeper.errors import (
     RuntimeClosedError,
     RuntimeUsageError,
     StoreError,
+    TurnAlreadyCommittedError,
     fresh,
 )
 from turnkeeper.log import (
+    UNDO,
     Committed,
     Conflict,
     Duplicate,
@@ -37,9 +39,10 @@ from turnkeeper.log import (
 )
 from turnkeeper.names import MemoryName
 from turnkeeper.plan import EVERYTHING, Plan, apply
-from turnkeeper.requests import ABANDONED, DELETE, DONE, QUEUED, TAKEN, Request
+from turnkeeper.requests import ABANDONED, DELETE, DONE, OPEN_TURN, QUEUED, READ, STATS, TAKEN, Request
 from turnkeeper.services import Inbox, Services
 from turnkeeper.state import Log
+from turnkeeper.turnstile import WAITING, OpenTurn, Turnstile
 from turnkeeper.windows import Messages, Window
 
 __all__ = ["Actor", "closed"]
@@ -68,6 +71,7 @@ class Actor:
         "_outstanding",
         "_services",
         "_serving",
+        "_turnstile",
         "_wake",
         "_writing",
         "counted",
@@ -87,12 +91,18 @@ class Actor:
         self._wake: anyio.Event | None = None  # set to wake the task, None while it is awake
         self._outstanding: set[Request] | None = None
         self._writing: list[Request] | None = None
+        self._turnstile: Turnstile | None = None  # comes with the first turn
 
     # From outside, in one synchronous step each
 
     @property
     def pinned(self) -> bool:
         """Whether requests are pending, or its task is in the middle of some: then it must not be unloaded."""
+        stile = self._turnstile
+        if stile is not None and stile.turn is not None:
+            stile.expire(self._services.now())
+            if stile.turn is not None:
+                return True
         return self._serving or bool(self._outstanding)
 
     @property
@@ -108,7 +118,10 @@ class Actor:
     def quiescent_view(self, window: Window) -> Messages | None:
         """Return what a read would find; None if something is pending, others may write, or too little is held."""
         services = self._services
-        if self._outstanding or self._log is None or services.strong or self.name in services.doubtful:
+        if self._log is None or services.strong or self.name in services.doubtful:
+            return None
+        # While a turn is open, whoever else waits has to wait for its end: the committed state stays what it is.
+        if self._outstanding and (self._serving or self._turnstile is None or not self._turnstile.still):
             return None
         return self._log.view(window, window.limit(self.name.id))
 
@@ -135,6 +148,25 @@ class Actor:
         with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             await self._mailbox.send(request)
             self._rouse()  # it may have emptied its mailbox and parked before there was room for this one
+
+    def offer_at_once(self, request: Request) -> None:
+        """Put a request of the open turn before all others, whatever the mailbox holds."""
+        stile = self._turnstile
+        if stile is None or self._outstanding is None:  # the task is gone, and the turn with it
+            assert request.turn is not None
+            self._answer(request, request.turn.refusal() or closed())
+            return
+        self._outstanding.add(request)
+        stile.urgent.append(request)
+        self._rouse()
+
+    def leave_turn(self, turn: OpenTurn) -> None:
+        """End a turn without a trace of what it had not committed, in one synchronous step."""
+        opening = turn.state == WAITING
+        turn.end()
+        if self._turnstile is not None and not opening:
+            self._turnstile.release(turn)
+            self._rouse()
 
     def abandon(self, request: Request) -> None:
         """Note that a caller left: a request that was not taken yet will never run."""
@@ -163,6 +195,9 @@ class Actor:
         """
         writing, self._writing = self._writing or (), None
         outstanding = list(self._outstanding or ())
+        if self._turnstile is not None:
+            self._turnstile.drop()
+            self._turnstile = None
         if writing:
             self._services.doubtful.add(self.name)
         for request in outstanding:
@@ -184,12 +219,19 @@ class Actor:
             with inbox:
                 while True:
                     try:
-                        first = inbox.receive_nowait()
+                        first = self._next(inbox)
                     except anyio.WouldBlock:
                         # Parked at an event of its own: a stream's receive costs twice as much, and hands an item to
                         # a task that may be cancelled natively before it wakes, which would lose it.
                         self._wake = wake = self._services.make_event()
-                        await wake.wait()
+                        stile = self._turnstile
+                        if stile is None or (until := stile.wake_at()) is None:
+                            await wake.wait()
+                        else:
+                            with anyio.CancelScope(deadline=until):
+                                await wake.wait()
+                            self._wake = None
+                            stile.expire(anyio.current_time())
                         continue
                     except anyio.EndOfStream:
                         return
@@ -215,18 +257,38 @@ class Actor:
         # The point of no return: from here on what was taken runs to its end.
         batch = self._take(first, inbox)
         size = len(batch)
+        opening = batch.pop() if batch and batch[-1].op == OPEN_TURN else None
         if unreachable is not None:
             batch = self._refuse(batch, unreachable)
         while batch and self._log is not None:  # None: everybody was answered, because the runtime closes
             if self._corrupt is not None:
                 batch = self._refuse_corrupt(batch, self._corrupt)
             batch = await self._round(batch)
+        if opening is not None:
+            await self._open_turn(opening, unreachable)
         if self._corrupt is not None:
             self._log = None  # look again next time: it may have been repaired
         elif self._log is not None:
             self._log.trim()
         self._services.residency.settle(self)
         return size
+
+    def _next(self, inbox: Inbox) -> Request:
+        """Return the next request that may pass; raises what the inbox raises when there is none."""
+        stile = self._turnstile
+        if stile is not None and (waited := stile.next()) is not None:
+            return waited
+        while True:
+            request = inbox.receive_nowait()
+            if request.op == OPEN_TURN and stile is None:
+                stile = self._turnstile = Turnstile(self._services.settings.mailbox_size)
+            if stile is None or request.state != QUEUED or request.op in (READ, STATS):
+                return request
+            met = stile.meet(request, self._services.now())
+            if met is True:
+                return request
+            if isinstance(met, Exception):
+                self._answer(request, met)
 
     def _take(self, first: Request, inbox: Inbox) -> list[Request]:
         batch: list[Request] = []
@@ -236,10 +298,14 @@ class Actor:
             if request.state == QUEUED:
                 request.state = TAKEN
                 batch.append(request)
+                if request.op == OPEN_TURN:
+                    assert self._turnstile is not None
+                    self._turnstile.turn = request.turn
+                    return batch
             if len(batch) == _BATCH or len(outstanding) <= len(batch):
                 return batch
             try:
-                request = inbox.receive_nowait()
+                request = self._next(inbox)
             except (anyio.WouldBlock, anyio.EndOfStream):
                 return batch
 
@@ -325,6 +391,61 @@ class Actor:
                     return [request for request in batch if request.state != DONE]
             batch = [request for request in batch if request.state != DONE]
         return batch
+
+    async def _open_turn(self, request: Request, error: Exception | None) -> None:
+        """Let a turn begin: look for its key, undo what it rolls back, and tell its caller.
+
+        It keeps others out from the moment in which it was taken; failing, or left by its caller, it lets them in.
+        """
+        turn, stile = request.turn, self._turnstile
+        assert turn is not None
+        assert stile is not None
+        if error is not None:
+            error = fresh(error) if isinstance(error, StoreError) else error
+        elif self._corrupt is not None:
+            error = fresh(self._corrupt)
+        elif request.key is not None:
+            error = await self._committed_before(request, request.key)
+        if error is None and turn.undo >= 0 and turn.state == WAITING:
+            error = await self._undo(turn.undo)
+        log = self._log
+        if error is None and log is not None and turn.state == WAITING and request.state == TAKEN:
+            turn.begin(anyio.current_time(), log.version)
+            self._answer(request, turn)
+            return
+        stile.release(turn)
+        turn.end()
+        self._answer(request, error or self._interrupted("was left"))
+
+    async def _committed_before(self, request: Request, key: Key) -> Exception | None:
+        try:
+            stored = await self._services.reader.receipt(self.name, key.key)
+        except StoreError as unreachable:
+            return unreachable
+        if stored is None:
+            return None
+        receipt = self._replayed(request, stored)
+        if isinstance(receipt, Exception):
+            return receipt
+        return TurnAlreadyCommittedError(
+            f"memory {self.name.id!r} (namespace {self.name.namespace!r}): a turn with this idempotency key was "
+            "committed before; use its receipt",
+            receipt,
+        )
+
+    async def _undo(self, to: int) -> Exception | None:
+        """Take back the entries after `to` by one that says so; return what prevented it."""
+        undoing = Request(UNDO, window=EVERYTHING)
+        undoing.state = TAKEN
+        undoing.done = self._services.make_event()
+        undoing.to = to
+        assert self._outstanding is not None
+        self._outstanding.add(undoing)
+        self._services.admission.force(0)
+        left = [undoing]
+        while left and self._log is not None and self._corrupt is None:
+            left = await self._round(left)
+        return undoing.error
 
     # Reading the store
 
@@ -422,6 +543,11 @@ class Actor:
             request.result = result
         self._finish(request)
         request.state = DONE
+        if request.turn is not None:
+            if isinstance(result, Receipt):
+                request.turn.advance(result.version)
+            if request.ends:
+                self.leave_turn(request.turn)
         request.done.set()
 
     def _finish(self, request: Request) -> None:

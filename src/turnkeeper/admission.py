@@ -52,6 +52,10 @@ class Admission:
         self._count(size)
         return True
 
+    def force(self, size: int) -> None:
+        """Admit a request that others wait for, room or no room."""
+        self._count(size)
+
     async def wait(self, size: int) -> None:
         """Get in line until there is room. A cancelled caller leaves the line and has changed nothing.
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypedDict
 from turnkeeper.errors import InvalidArgumentError
 from turnkeeper.windows import HISTORIES, Unbounded, Window
 
-__all__ = ["Duration", "RuntimeOptions", "Settings"]
+__all__ = ["Duration", "RuntimeOptions", "Settings", "seconds"]
 
 Duration = float | timedelta
 """Seconds, or a `timedelta`."""
@@ -148,6 +148,18 @@ _LONGEST: Final = 1_000_000_000
 _KINDS: Final[dict[str, type]] = {"int": int, "str": str, "Window": Window}
 
 
+def seconds(name: str, value: object) -> float:
+    """Return a duration in seconds.
+
+    Raises:
+        InvalidArgumentError: it is none.
+    """
+    duration = value.total_seconds() if isinstance(value, timedelta) else value
+    if not isinstance(duration, (int, float)) or isinstance(duration, bool) or not 0 <= duration <= _LONGEST:
+        raise InvalidArgumentError(f"{name} must be a duration from 0 to {_LONGEST} s: seconds or a timedelta")
+    return float(duration)
+
+
 def _checked(name: str, value: Any, annotation: str, metadata: Mapping[str, Any]) -> Any:
     kind, _, optional = annotation.partition(" | ")
     if value is None and optional:
@@ -157,10 +169,7 @@ def _checked(name: str, value: Any, annotation: str, metadata: Mapping[str, Any]
             raise InvalidArgumentError(f"{name} must be one of {', '.join(map(repr, metadata['choices']))}")
         return value
     if kind == "float":
-        seconds = value.total_seconds() if isinstance(value, timedelta) else value
-        if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 <= seconds <= _LONGEST:
-            raise InvalidArgumentError(f"{name} must be a duration from 0 to {_LONGEST} s: seconds or a timedelta")
-        return float(seconds)
+        return seconds(name, value)
     if not isinstance(value, _KINDS[kind]) or isinstance(value, bool):
         raise InvalidArgumentError(f"{name} must be a {kind}, not {type(value).__name__}")
     if metadata["least"] is not None and value < metadata["least"]:

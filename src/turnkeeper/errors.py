@@ -5,7 +5,10 @@ An error names the memory, the limit and the way out. Whoever catches `Turnkeepe
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from turnkeeper.log import Receipt
 
 __all__ = [
     "ConflictError",
@@ -17,6 +20,7 @@ __all__ = [
     "InvalidStoreURLError",
     "MemoryCorruptError",
     "MissingExtraError",
+    "NestedTurnError",
     "OutcomeUnknownError",
     "OverloadedError",
     "RuntimeClosedError",
@@ -25,6 +29,11 @@ __all__ = [
     "StoreFormatError",
     "StoreInUseError",
     "StoreUnavailableError",
+    "TurnAlreadyCommittedError",
+    "TurnBusyError",
+    "TurnConflictError",
+    "TurnEndedError",
+    "TurnInterruptedError",
     "TurnkeeperError",
     "WindowOverflowError",
 ]
@@ -78,6 +87,68 @@ class WindowOverflowError(InvalidArgumentError):
 
 class ConflictError(TurnkeeperError):
     """The memory is not at the version the request was made for; nothing was changed. Read again and decide anew."""
+
+
+class TurnBusyError(TurnkeeperError):
+    """Another turn of the memory is open, and this one was not to wait, or waited long enough; nothing was changed."""
+
+
+class NestedTurnError(TurnBusyError):
+    """A turn was opened, or a write made through the handle, inside an open turn of the same memory.
+
+    Waiting would never end: the open turn would wait for itself. Use `turn.add`, or leave the turn first.
+    """
+
+
+class TurnEndedError(TurnkeeperError):
+    """The turn is not open: it was left, or not entered yet. Open a new one."""
+
+
+class TurnInterruptedError(TurnEndedError):
+    """Another turn took this one's place, it lasted longer than `max_duration`, or its lease ran out.
+
+    Attributes:
+        reason: "interrupt", "rollback", "expired", "lost" or "closed".
+    """
+
+    def __init__(self, message: str, reason: str) -> None:
+        """Say what happened."""
+        super().__init__(message, reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        """Say what happened."""
+        return str(self.args[0])
+
+
+class TurnConflictError(ConflictError):
+    """Somebody else wrote to the memory while the turn was open; nothing of the turn was committed.
+
+    Attributes:
+        messages: what the turn had added, as dicts in OpenAI chat form, so that paid work can be used again.
+    """
+
+    def __init__(self, message: str, messages: list[dict[str, Any]]) -> None:
+        """Keep the messages."""
+        super().__init__(message)
+        self.messages = messages
+
+
+class TurnAlreadyCommittedError(TurnkeeperError):
+    """A turn with this idempotency key was committed before; the body must not run again.
+
+    Attributes:
+        receipt: what the first one got.
+    """
+
+    def __init__(self, message: str, receipt: Receipt) -> None:
+        """Keep the receipt."""
+        super().__init__(message, receipt)
+        self.receipt = receipt
+
+    def __str__(self) -> str:
+        """Say what happened."""
+        return str(self.args[0])
 
 
 class ContentionError(TurnkeeperError):

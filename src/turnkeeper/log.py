@@ -14,6 +14,7 @@ __all__ = [
     "ADD",
     "CLEAR",
     "SET",
+    "UNDO",
     "Committed",
     "Conflict",
     "Duplicate",
@@ -37,6 +38,8 @@ __all__ = [
 ADD: Final = "add"
 SET: Final = "set"
 CLEAR: Final = "clear"
+UNDO: Final = "undo"
+"""Takes the state back to what it was after an earlier entry, and then adds the entry's own messages."""
 
 
 class Version(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -85,12 +88,23 @@ class Key(msgspec.Struct, frozen=True, gc=False):
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """One entry on its way into the log."""
+    """One entry on its way into the log.
+
+    Attributes:
+        op: "add", "set", "clear" or "undo".
+        entry_id: 16 random bytes.
+        messages: what it adds, or starts anew with.
+        key: idempotency key and content digest, or None.
+        to: for "undo": number of the entry to whose state it goes back.
+        turn_id: the turn it belongs to; empty: none.
+    """
 
     op: str
     entry_id: bytes
     messages: tuple[Message, ...]
     key: Key | None = None
+    to: int = 0
+    turn_id: bytes = b""
 
 
 class Slice(msgspec.Struct, frozen=True, gc=False):
@@ -224,6 +238,9 @@ class Unknown(msgspec.Struct, frozen=True, gc=False):
 Outcome: TypeAlias = Committed | Conflict | Duplicate | Rejected | NotCommitted | Unknown
 
 
-def encode_payload(messages: tuple[Message, ...]) -> bytes:
-    """Return an entry's payload: a JSON object, so that later kinds of entries can say more."""
-    return b'{"messages":[%b]}' % b",".join([message.raw for message in messages])
+def encode_payload(entry: Entry) -> bytes:
+    """Return an entry's payload: a JSON object, so that each kind of entry can say what it needs."""
+    messages = b",".join([message.raw for message in entry.messages])
+    if entry.op == UNDO:
+        return b'{"to":%d,"messages":[%b]}' % (entry.to, messages)
+    return b'{"messages":[%b]}' % messages

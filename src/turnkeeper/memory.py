@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, NoReturn
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Literal, NoReturn, TypeVar, Unpack
 
-from turnkeeper.errors import InvalidArgumentError
-from turnkeeper.log import ADD, CLEAR, SET, Key, Receipt, Version
-from turnkeeper.messages import Message, MessageLike, encode_messages
-from turnkeeper.names import MAX_NAME_BYTES, MemoryName
+from turnkeeper.config import Duration
+from turnkeeper.log import CLEAR, Receipt, Version
+from turnkeeper.messages import MessageLike
+from turnkeeper.names import MemoryName
 from turnkeeper.plan import EVERYTHING
 from turnkeeper.requests import DELETE, STATS, Request
 from turnkeeper.runtime import RuntimeCore
 from turnkeeper.stats import MemoryStats
-from turnkeeper.windows import HISTORIES, LimitedWindow, Messages, Window
-from turnkeeper.windows.base import check_choice
+from turnkeeper.turns import Turn, TurnOptions, TurnSession, check_not_nested, run_in
+from turnkeeper.windows import Messages, Window
+from turnkeeper.writes import add_request, set_request, window_and_pruning
 
-__all__ = ["ChatMemory", "add_request", "set_request", "window_and_pruning"]
+__all__ = ["ChatMemory"]
 
-
-_NOT_IN_A_KEY: Final = re.compile("[\0\ud800-\udfff]")
+T = TypeVar("T")
 
 
 class ChatMemory:
@@ -70,9 +68,9 @@ class ChatMemory:
             WindowOverflowError: the handle's window has `on_overflow="error"`, and would not show one of them.
             IdempotencyMismatchError: the key was used for something else.
         """
-        receipt: Receipt = await self._core.submit(
-            self._name, add_request(messages, self._window, self._prunes, idempotency_key)
-        )
+        check_not_nested(self._core, self._name)
+        request = add_request(messages, self._window, self._prunes, idempotency_key)
+        receipt: Receipt = await self._core.submit(self._name, request)
         return receipt
 
     async def set(
@@ -98,6 +96,7 @@ class ChatMemory:
             ConflictError: the memory is not at `if_version`.
             IdempotencyMismatchError: the key was used for something else.
         """
+        check_not_nested(self._core, self._name)
         request = set_request(messages, self._window, self._prunes, if_version, idempotency_key)
         receipt: Receipt = await self._core.submit(self._name, request)
         return receipt
@@ -117,13 +116,55 @@ class ChatMemory:
         """
         return await self._core.read(self._name, self._window if window is None else window)
 
+    def turn(
+        self,
+        *,
+        on_busy: Literal["enqueue", "reject", "interrupt", "rollback"] = "enqueue",
+        commit: Literal["turn", "each"] = "turn",
+        idempotency_key: str | None = None,
+        timeout: Duration | None = None,
+        max_duration: Duration = 900.0,
+    ) -> Turn:
+        """Return a turn, to be opened by `async with`: exclusive, and committed whole or not at all.
+
+        Args:
+            on_busy: while another turn is open, "enqueue" waits in line, "reject" raises at once, "interrupt" takes
+                its place (what it had committed stays), "rollback" likewise, and leaves no trace of it.
+            commit: "turn": one entry when the turn is left normally; "each": one entry for each `turn.add`, durable
+                when that returns.
+            idempotency_key: as for `add`; a turn that was committed with it is not opened again.
+            timeout: seconds to wait in line at most; None: as long as it takes.
+            max_duration: seconds after which an open turn ends by itself when others wait.
+
+        Raises:
+            InvalidArgumentError: an unknown choice, a bad key, or a duration that is none.
+        """
+        return Turn(self._session(on_busy, commit, idempotency_key, timeout, max_duration))
+
+    async def run_turn(self, function: Callable[[Turn], Awaitable[T]], **options: Unpack[TurnOptions]) -> T:
+        """Run a function in a turn, and cancel it when the turn is interrupted.
+
+        Args:
+            function: called with the open turn; what it returns is returned.
+            options: as for `turn`.
+
+        Raises:
+            TurnInterruptedError: the turn was interrupted; the function was cancelled.
+        """
+        return await run_in(self.turn(**options), function)
+
+    def _session(self, *options: Any) -> TurnSession:
+        return TurnSession(self._core, self._name, self._window, self._prunes, *options)
+
     async def clear(self) -> Receipt:
         """Empty the memory and keep its name; a no-op when it is empty."""
+        check_not_nested(self._core, self._name)
         receipt: Receipt = await self._core.submit(self._name, Request(CLEAR, window=self._window, prunes=self._prunes))
         return receipt
 
     async def delete(self) -> bool:
         """Remove the memory and its name; True when there was one. Works for a corrupt memory too."""
+        check_not_nested(self._core, self._name)
         existed: bool = await self._core.submit(self._name, Request(DELETE))
         return existed
 
@@ -137,69 +178,3 @@ class ChatMemory:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a handle belongs to its runtime and can't be pickled; send the id and make a new handle there")
-
-
-def window_and_pruning(core: RuntimeCore, window: Window | None, history: str | None) -> tuple[Window, bool]:
-    """Return a new handle's window, and whether what that evicts leaves the store as well.
-
-    Raises:
-        InvalidArgumentError: `history` is unknown, or "window" without a window that has a limit.
-    """
-    window = core.settings.window if window is None else window
-    history = core.settings.history if history is None else history
-    if not isinstance(window, Window):
-        raise InvalidArgumentError(f"a window is a Window, not a {type(window).__name__}")
-    check_choice("history", history, HISTORIES)
-    prunes = history == "window"
-    if prunes and not isinstance(window, LimitedWindow):
-        raise InvalidArgumentError('history="window" needs a window with a limit')
-    return window, prunes
-
-
-def add_request(messages: tuple[Any, ...], window: Window, prunes: bool, idempotency_key: str | None) -> Request:
-    """Validate, encode and count an add, in the caller's task or thread."""
-    batch = encode_messages(_flattened(messages))
-    window.count(batch)
-    key = None if idempotency_key is None else _key(ADD, batch, idempotency_key)
-    return Request(ADD, batch, key=key, window=window, prunes=prunes)
-
-
-def set_request(
-    messages: tuple[Any, ...],
-    window: Window,
-    prunes: bool,
-    if_version: Version | None,
-    idempotency_key: str | None,
-) -> Request:
-    """Validate, encode and count a set, in the caller's task or thread."""
-    if if_version is not None and not isinstance(if_version, Version):
-        raise InvalidArgumentError(f"if_version must be a Version or None, not {type(if_version).__name__}")
-    if messages == (None,):
-        messages = ()
-    batch = encode_messages(_flattened(messages))
-    if not batch:
-        raise InvalidArgumentError("set needs at least one message; to empty a memory, use clear()")
-    window.count(batch)
-    key = None if idempotency_key is None else _key(SET, batch, idempotency_key)
-    return Request(SET, batch, key=key, if_version=if_version, window=window, prunes=prunes)
-
-
-def _flattened(messages: tuple[Any, ...]) -> Iterable[Any]:
-    if len(messages) != 1 or isinstance(messages[0], (dict, Message, Mapping, str, bytes)):
-        return messages
-    return messages[0] if isinstance(messages[0], Iterable) else messages
-
-
-def _key(op: str, messages: tuple[Message, ...], idempotency_key: str) -> Key | None:
-    if not isinstance(idempotency_key, str) or not idempotency_key:
-        raise InvalidArgumentError("an idempotency key is a non-empty str")
-    size = len(idempotency_key.encode("utf-8", "surrogatepass"))
-    if size > MAX_NAME_BYTES or _NOT_IN_A_KEY.search(idempotency_key):
-        raise InvalidArgumentError(
-            f"an idempotency key is at most {MAX_NAME_BYTES} bytes of UTF-8, without NUL and surrogates"
-        )
-    digest = hashlib.sha256(op.encode())
-    for message in messages:
-        digest.update(len(message.raw).to_bytes(8, "big"))
-        digest.update(message.raw)
-    return Key(idempotency_key, digest.digest()) if messages else None

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from turnkeeper.errors import ConflictError, WindowOverflowError
-from turnkeeper.log import ADD, CLEAR, SET, Entry, Receipt, Slice, Version
+from turnkeeper.errors import ConflictError, TurnConflictError, WindowOverflowError
+from turnkeeper.log import ADD, CLEAR, SET, UNDO, Entry, Receipt, Slice, Version
 from turnkeeper.messages import Message
 from turnkeeper.names import MemoryName
-from turnkeeper.requests import DELETE, READ, Request
+from turnkeeper.requests import DELETE, READ, TURN_ADD, TURN_READ, TURN_TRY, Request
 from turnkeeper.state import Log
 from turnkeeper.stats import MemoryStats
 from turnkeeper.windows import LimitedWindow, Messages, Unbounded, Window
@@ -121,7 +121,21 @@ def _answer(log: Log, request: Request, plan: Plan, name: MemoryName, ids: bytes
     op, messages = request.op, request.messages
     if op == READ:
         return _read(log, request, plan, name)
-    if op == ADD:
+    turn_id = b""
+    if request.turn is not None:
+        refusal = request.turn.refusal()
+        if refusal is not None:
+            return refusal
+        if op in (TURN_READ, TURN_TRY):
+            return _look_ahead(log, request, plan, name)
+        if not request.turn.follows(log.version):
+            return TurnConflictError(
+                f"memory {name.id!r} (namespace {name.namespace!r}): somebody else wrote to it while the turn was "
+                "open; nothing of the turn was committed, its messages are in the error",
+                [message.to_dict() for message in messages],
+            )
+        turn_id = request.turn.id
+    if op in (ADD, TURN_ADD):
         if not messages:
             return Receipt(log.version, 0)
         if isinstance(request.window, LimitedWindow):
@@ -148,6 +162,11 @@ def _answer(log: Log, request: Request, plan: Plan, name: MemoryName, ids: bytes
                 return refusal
         else:
             log.replace(messages)
+    elif op == UNDO:
+        if not log.complete:
+            plan.lacking = EVERYTHING, None
+            return None
+        log.undo(request.to)
     elif op == CLEAR:
         if log.complete and not log.count:
             return Receipt(log.version, 0)
@@ -163,7 +182,7 @@ def _answer(log: Log, request: Request, plan: Plan, name: MemoryName, ids: bytes
         plan.pruning = request.window
     entries = plan.entries
     place = 16 * len(entries)
-    entries.append(Entry(op, ids[place : place + 16], messages, request.key))
+    entries.append(Entry(ADD if turn_id else op, ids[place : place + 16], messages, request.key, request.to, turn_id))
     plan.writers.append(request)
     return Receipt(log.version, len(messages))
 
@@ -180,6 +199,25 @@ def _read(log: Log, request: Request, plan: Plan, name: MemoryName) -> Messages 
     return view
 
 
+def _look_ahead(log: Log, request: Request, plan: Plan, name: MemoryName) -> Messages | Exception | None:
+    """Answer a turn that asks what would be seen if it were committed, or whether all of it would be."""
+    window = request.window or EVERYTHING
+    try:
+        limit = window.limit(name.id)
+        if not log.covers(window, limit):
+            plan.lacking = window, limit
+            return None
+        if request.op == TURN_READ:
+            return log.view_with(request.messages, window, limit)
+    except Exception as error:
+        return error
+    mark = log.mark()
+    if not log.append(request.messages, window, limit, judging=True):
+        return _overflow(name, limit)
+    log.rollback(mark)
+    return None
+
+
 def _write(
     log: Log, request: Request, messages: tuple[Message, ...], window: LimitedWindow, plan: Plan, name: MemoryName
 ) -> Exception | None:
@@ -189,7 +227,7 @@ def _write(
     except Exception as error:
         return error
     judging = window.on_overflow == "error"
-    if request.op == ADD:
+    if request.op != SET:
         # A result may answer a call that is shown, but not held: that has to be known before it is refused.
         if judging and not log.covers(window, limit):
             plan.lacking = window, limit
@@ -197,8 +235,10 @@ def _write(
         taken = log.append(messages, window, limit, judging=judging)
     else:
         taken = log.replace(messages, window, limit, judging=judging)
-    if taken:
-        return None
+    return None if taken else _overflow(name, limit)
+
+
+def _overflow(name: MemoryName, limit: int | None) -> WindowOverflowError:
     return WindowOverflowError(
         f"memory {name.id!r} (namespace {name.namespace!r}): a message would not be visible in the window, whose limit "
         f"is {limit}: it is too large, or a result whose call the window does not show or that has its result; raise "

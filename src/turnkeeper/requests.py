@@ -8,11 +8,29 @@ import anyio
 
 from turnkeeper.log import Key, Version
 from turnkeeper.messages import Message
+from turnkeeper.turnstile import ENQUEUE, OpenTurn
 from turnkeeper.windows import Window
 
-__all__ = ["ABANDONED", "DELETE", "DONE", "QUEUED", "READ", "STATS", "TAKEN", "Request"]
+__all__ = [
+    "ABANDONED",
+    "DELETE",
+    "DONE",
+    "OPEN_TURN",
+    "QUEUED",
+    "READ",
+    "STATS",
+    "TAKEN",
+    "TURN_ADD",
+    "TURN_READ",
+    "TURN_TRY",
+    "Request",
+]
 
 DELETE: Final = "delete"
+OPEN_TURN: Final = "open turn"
+TURN_ADD: Final = "turn add"
+TURN_READ: Final = "turn read"
+TURN_TRY: Final = "turn try"
 READ: Final = "read"
 STATS: Final = "stats"
 
@@ -30,7 +48,7 @@ class Request:
     """One request to one memory, made in its caller's task or thread.
 
     Attributes:
-        op: "add", "set", "clear", "delete", "read" or "stats".
+        op: what is asked: "add", "set", "clear", or one of the constants of this module.
         messages: what it writes, encoded.
         size: bytes it counts for in the runtime's bound on pending bytes.
         key: idempotency key and content digest, or None.
@@ -38,12 +56,32 @@ class Request:
         window: the window of the handle, or the one that a read asks for: so much of the
             log the request needs; None: its head.
         prunes: whether what the window evicts leaves the store as well.
+        turn: the turn that it opens, or belongs to.
+        on_busy: what an opening does while another turn is open.
+        to: for an undo: the entry to whose state it goes back.
+        ends: whether the turn ends with it, whatever its outcome.
         state: QUEUED, TAKEN, ABANDONED or DONE.
         done: set when the answer is there; made when the request enters its event loop.
         result: the answer, unless `error` is set.
     """
 
-    __slots__ = ("done", "error", "if_version", "key", "messages", "op", "prunes", "result", "size", "state", "window")
+    __slots__ = (
+        "done",
+        "ends",
+        "error",
+        "if_version",
+        "key",
+        "messages",
+        "on_busy",
+        "op",
+        "prunes",
+        "result",
+        "size",
+        "state",
+        "to",
+        "turn",
+        "window",
+    )
 
     done: anyio.Event
 
@@ -56,6 +94,9 @@ class Request:
         if_version: Version | None = None,
         window: Window | None = None,
         prunes: bool = False,
+        turn: OpenTurn | None = None,
+        on_busy: str = ENQUEUE,
+        ends: bool = False,
     ) -> None:
         self.op: str = op
         self.messages: tuple[Message, ...] = messages
@@ -64,6 +105,10 @@ class Request:
         self.if_version: Version | None = if_version
         self.window: Window | None = window
         self.prunes: bool = prunes
+        self.turn: OpenTurn | None = turn
+        self.on_busy: str = on_busy
+        self.ends: bool = ends
+        self.to: int = 0
         self.state: int = QUEUED
         self.result: Any = None
         self.error: Exception | None = None

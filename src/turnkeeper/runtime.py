@@ -36,6 +36,7 @@ from turnkeeper.residency import Residency
 from turnkeeper.services import Inbox, Services
 from turnkeeper.stats import RuntimeStats
 from turnkeeper.stores import Store, store_from_url
+from turnkeeper.turnstile import OpenTurn
 from turnkeeper.windows import Messages, Window
 
 __all__ = ["RuntimeCore", "make_core"]
@@ -369,6 +370,43 @@ class RuntimeCore:
         if request.error is not None:
             raise request.error
         return request.result
+
+    async def submit_at_once(self, request: Request) -> Any:
+        """Put a request of an open turn before all others of its memory, and return the answer, or raise it.
+
+        It waits for no room: those who take the room may be waiting for this turn. Cancelled before the actor takes
+        it, it has changed nothing.
+        """
+        self.check_usable()
+        turn = request.turn
+        assert turn is not None
+        if (refusal := turn.refusal()) is not None:
+            raise refusal
+        request.done = self._make_event()
+        self._admission.force(request.size)
+        actor = self._residency.find_or_make(turn.name)
+        try:
+            actor.offer_at_once(request)
+            await request.done.wait()
+        except BaseException:
+            actor.abandon(request)
+            raise
+        if request.error is not None:
+            raise request.error
+        return request.result
+
+    def leave_turn(self, turn: OpenTurn) -> None:
+        """End a turn without a trace of what it had not committed."""
+        actor = self._residency.find(turn.name) if self._state is _OPEN else None
+        if actor is None:
+            turn.end()
+        else:
+            actor.leave_turn(turn)
+
+    def make_turn(self, name: MemoryName, max_duration: float) -> OpenTurn:
+        """Make a turn, to be opened by a request."""
+        self.check_usable()
+        return OpenTurn(name, max_duration, self._make_event())
 
     async def read(self, name: MemoryName, window: Window) -> Messages:
         """Read a view: at once when nothing is pending, else in turn."""

@@ -43,6 +43,7 @@ class Services:
         "conflicts",
         "doubtful",
         "make_event",
+        "now",
         "random_bytes",
         "reader",
         "residency",
@@ -65,6 +66,7 @@ class Services:
         strong: bool,
     ) -> None:
         self.make_event: Callable[[], anyio.Event] = make_event
+        self.now: Callable[[], float] = anyio.current_time
         self.settings: Settings = settings
         self.committer: Committer = committer
         self.reader: Reader = reader

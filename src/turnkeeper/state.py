@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from turnkeeper.errors import MemoryCorruptError
-from turnkeeper.log import ADD, CLEAR, SET, Head, Loaded, StoredEntry, Version
+from turnkeeper.log import ADD, CLEAR, SET, UNDO, Head, Loaded, StoredEntry, Version
 from turnkeeper.messages import Message, SystemMessage, place_message, restore_message, version_of
 from turnkeeper.names import MemoryName
 from turnkeeper.windows import Messages, Window
@@ -20,7 +20,7 @@ from turnkeeper.wire import decode, encode
 __all__ = ["Log", "Mark", "fold"]
 
 _REPLACING: Final = frozenset((SET, CLEAR))
-_KNOWN: Final = frozenset((ADD, SET, CLEAR))
+_KNOWN: Final = frozenset((ADD, SET, CLEAR, UNDO))
 
 _SLACK: Final = 64
 """Units that may stay though no window reaches them, beside as many as are reached: leaving is done in bulk."""
@@ -28,6 +28,7 @@ _SLACK: Final = 64
 
 class _Payload(msgspec.Struct):
     messages: list[msgspec.Raw]
+    to: int = 0
 
 
 Mark: TypeAlias = tuple[int, int, int, bool, list[Message], int, Transcript, int]
@@ -134,6 +135,21 @@ class Log:
         self.rollback(mark)
         return False
 
+    def undo(self, to: int, messages: tuple[Message, ...] = ()) -> None:
+        """Take the next entry, one that goes back to the state after entry `to`, which is not before `base`.
+
+        Costs a step for each message kept.
+        """
+        kept = [message for message in self._messages if version_of(message) <= to]
+        system = self._transcript.system if self._transcript.system_at < 0 else None
+        self.n += 1
+        # New ones, so that the old ones are whole for a rollback.
+        self._messages, self._transcript = kept, Transcript(system)
+        for message in kept:
+            self._transcript.push(message)
+        self.size = sum([len(message.raw) for message in kept])
+        self._take(messages, None, None, False)
+
     def _take(self, messages: tuple[Message, ...], window: Window | None, limit: int | None, judging: bool) -> bool:
         transcript, n = self._transcript, self.n
         view = None if window is None else view_of(window, transcript)
@@ -204,11 +220,24 @@ class Log:
         view.settle(self._transcript, limit)
         return view
 
+    def view_with(self, messages: tuple[Message, ...], window: Window, limit: int | None) -> Messages | None:
+        """Return what a window would show with these messages at the end; None: older ones are needed."""
+        shown = [(view, view.shown) for view in self._transcript.views]
+        version, mark = self.version, self.mark()
+        self.append(messages)
+        seen = self._settled(window, limit).look(self._transcript, limit, self.complete, version)
+        self.rollback(mark)
+        self._settled(window, limit)
+        for view, was in shown:
+            view.shown = was  # so that other readers find the same object
+        return seen
+
     def renamed(self, view: Messages, version: Version) -> Messages:
         """Return a view with the version that it turned out to have; the next read finds the same object."""
         renamed = Messages(view, version, view.overflow)
         for known in self._transcript.views:
-            known.rename(view, renamed)
+            if known.shown is view:
+                known.shown = renamed
         return renamed
 
     def without_equal_system(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -317,7 +346,7 @@ def _system_of(loaded: Loaded, head: Head, name: MemoryName) -> Message | None:
         return None
     if loaded.system is None or loaded.system.version != head.system:
         raise MemoryCorruptError(name.id, name.namespace, head.system, "the entry is missing")
-    messages = _messages(loaded.system, name)
+    messages = _content(loaded.system, name)[1]
     index = current_system(messages)
     if index < 0:
         raise MemoryCorruptError(name.id, name.namespace, head.system, "the entry has no system message")
@@ -331,9 +360,11 @@ def _apply(log: Log, entries: Iterable[StoredEntry], head: Head, name: MemoryNam
             raise MemoryCorruptError(name.id, name.namespace, log.n + 1, "the entry is missing")
         if entry.op not in _KNOWN:
             raise MemoryCorruptError(name.id, name.namespace, entry.version, "the entry is of an unknown kind")
-        messages = _messages(entry, name)
+        to, messages = _content(entry, name)
         if entry.op in _REPLACING:
             log.replace(messages)
+        elif entry.op == UNDO:
+            log.undo(to, messages)
         else:
             log.append(messages)
     if log.base < head.base <= log.n:
@@ -342,17 +373,19 @@ def _apply(log: Log, entries: Iterable[StoredEntry], head: Head, name: MemoryNam
         raise MemoryCorruptError(name.id, name.namespace, log.n + 1, "the log does not end where its head says")
 
 
-def _messages(entry: StoredEntry, name: MemoryName) -> tuple[Message, ...]:
+def _content(entry: StoredEntry, name: MemoryName) -> tuple[int, tuple[Message, ...]]:
     with contextlib.suppress(ValueError, TypeError, LookupError, RecursionError, msgspec.MsgspecError):
         try:
-            raws = [bytes(raw) for raw in _decode_payload(entry.payload).messages]
+            payload = _decode_payload(entry.payload)
+            to, raws = payload.to, [bytes(raw) for raw in payload.messages]
         except msgspec.DecodeError:
-            raws = _split_with_surrogates(entry.payload)
-        return tuple([restore_message(raw) for raw in raws])
+            to, raws = _split_with_surrogates(entry.payload)
+        return to, tuple([restore_message(raw) for raw in raws])
     # Outside the handler: a chained error would hold the payload, and with it what was said.
     raise MemoryCorruptError(name.id, name.namespace, entry.version, "its payload can't be decoded")
 
 
-def _split_with_surrogates(payload: bytes) -> list[bytes]:
+def _split_with_surrogates(payload: bytes) -> tuple[int, list[bytes]]:
     """Split what msgspec refuses: texts with lone surrogates, which the standard library reads."""
-    return [encode(message) for message in decode(payload)["messages"]]
+    decoded = decode(payload)
+    return int(decoded.get("to", 0)), [encode(message) for message in decoded["messages"]]

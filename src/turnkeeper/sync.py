@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, wait
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, Literal, NoReturn, TypeVar, Unpack, cast
+from types import TracebackType
+from typing import Any, Final, Literal, NoReturn, Self, TypeVar, Unpack, cast
 
 from anyio.from_thread import start_blocking_portal
 
-from turnkeeper.config import RuntimeOptions
+from turnkeeper.config import Duration, RuntimeOptions
 from turnkeeper.errors import (
     InvalidArgumentError,
     MissingExtraError,
@@ -20,7 +22,6 @@ from turnkeeper.errors import (
     RuntimeUsageError,
 )
 from turnkeeper.log import CLEAR, Receipt, Version
-from turnkeeper.memory import add_request, set_request, window_and_pruning
 from turnkeeper.messages import MessageLike
 from turnkeeper.names import MemoryName, memory_name
 from turnkeeper.plan import EVERYTHING
@@ -28,9 +29,11 @@ from turnkeeper.requests import DELETE, STATS, Request
 from turnkeeper.runtime import RuntimeCore, make_core
 from turnkeeper.stats import MemoryStats, RuntimeStats
 from turnkeeper.stores import Store
+from turnkeeper.turns import TurnSession, check_not_nested, enter, leave
 from turnkeeper.windows import Messages, Window
+from turnkeeper.writes import add_request, set_request, window_and_pruning
 
-__all__ = ["SyncChatMemory", "SyncRuntime", "open_sync_runtime"]
+__all__ = ["SyncChatMemory", "SyncRuntime", "SyncTurn", "open_sync_runtime"]
 
 T = TypeVar("T")
 
@@ -65,6 +68,7 @@ class SyncChatMemory:
 
     def add(self, *messages: MessageLike | Iterable[MessageLike], idempotency_key: str | None = None) -> Receipt:
         """Append messages, all of them in one entry or none; see `ChatMemory.add`."""
+        check_not_nested(self._core, self._name)
         return cast(Receipt, self._submit("add", add_request(messages, self._window, self._prunes, idempotency_key)))
 
     def set(
@@ -74,6 +78,7 @@ class SyncChatMemory:
         idempotency_key: str | None = None,
     ) -> Receipt:
         """Replace all messages in one entry; see `ChatMemory.set`."""
+        check_not_nested(self._core, self._name)
         return cast(
             Receipt, self._submit("set", set_request(messages, self._window, self._prunes, if_version, idempotency_key))
         )
@@ -85,15 +90,30 @@ class SyncChatMemory:
 
     def clear(self) -> Receipt:
         """Empty the memory and keep its name; see `ChatMemory.clear`."""
+        check_not_nested(self._core, self._name)
         return cast(Receipt, self._submit("clear", Request(CLEAR, window=self._window, prunes=self._prunes)))
 
     def delete(self) -> bool:
         """Remove the memory and its name; see `ChatMemory.delete`."""
+        check_not_nested(self._core, self._name)
         return cast(bool, self._submit("delete", Request(DELETE)))
 
     def stats(self) -> MemoryStats:
         """Return its version, message count, size and times; see `ChatMemory.stats`."""
         return cast(MemoryStats, self._submit("stats", Request(STATS, window=EVERYTHING)))
+
+    def turn(
+        self,
+        *,
+        on_busy: Literal["enqueue", "reject", "interrupt", "rollback"] = "enqueue",
+        commit: Literal["turn", "each"] = "turn",
+        idempotency_key: str | None = None,
+        timeout: Duration | None = None,
+        max_duration: Duration = 900.0,
+    ) -> SyncTurn:
+        """Return a turn, to be opened by `with`; see `ChatMemory.turn`."""
+        options = self._window, self._prunes, on_busy, commit, idempotency_key, timeout, max_duration
+        return SyncTurn(TurnSession(self._core, self._name, *options))
 
     def _submit(self, method: str, request: Request) -> Any:
         return _call(self._core, f"await memory.{method}(…)", partial(self._core.submit, self._name, request))
@@ -103,6 +123,68 @@ class SyncChatMemory:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a handle belongs to its runtime and can't be pickled; send the id and make a new handle there")
+
+
+class SyncTurn:
+    """A turn for blocking code: `Turn` without `await`."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: TurnSession) -> None:
+        self._session = session
+
+    @property
+    def id(self) -> str:
+        """A random id of 32 hexadecimal digits; empty before the turn is open."""
+        return self._session.id
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """What the commit got; None before, and for a turn that added nothing."""
+        return self._session.receipt
+
+    def add(self, *messages: MessageLike | Iterable[MessageLike]) -> Receipt | None:
+        """Add messages to the turn; see `Turn.add`."""
+        session = self._session
+        batch = session.encode(messages)
+        return cast("Receipt | None", _call(session.core, "await turn.add(…)", partial(session.add, batch)))
+
+    def messages(self, *, window: Window | None = None) -> Messages:
+        """Return the committed view, with what the turn has added at its end; see `Turn.messages`."""
+        session = self._session
+        return cast(Messages, _call(session.core, "await turn.messages()", partial(session.messages, window)))
+
+    def __enter__(self) -> Self:
+        """Open the turn; see `Turn.__aenter__`."""
+        session = self._session
+        check_not_nested(session.core, session.name)
+        try:
+            _call(session.core, "async with memory.turn(…)", session.begin)
+        except BaseException as error:
+            if not isinstance(error, Exception):  # Ctrl-C: the call goes on without us
+                with contextlib.suppress(Exception):
+                    session.core.portal.start_task_soon(session.abandon)
+            raise
+        enter(session)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Commit, or after an error leave without a trace; see `Turn.__aexit__`."""
+        session = self._session
+        leave(session)
+        if kind is None:
+            _call(session.core, "async with memory.turn(…)", session.commit)
+        else:
+            with contextlib.suppress(RuntimeClosedError, OutcomeUnknownError):  # then it is over anyway
+                _call(session.core, "async with memory.turn(…)", session.abandon)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} memory={self._session.name.id!r} open={self._session.open}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a turn belongs to its runtime and can't be pickled")
 
 
 class SyncRuntime:

@@ -60,7 +60,7 @@ class _Row:
         kept = tuple([entry for entry in self.kept if first <= entry.version <= last])
         first = max(first, self.pruned + 1)
         return kept + tuple(
-            StoredEntry(n, entry.op, entry.entry_id, encode_payload(entry.messages), self.times[n - 1 - self.pruned])
+            StoredEntry(n, entry.op, entry.entry_id, encode_payload(entry), self.times[n - 1 - self.pruned])
             for n, entry in enumerate(self.entries[first - 1 - self.pruned : max(last - self.pruned, 0)], start=first)
         )
 

@@ -8,7 +8,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 from urllib.parse import quote
 
 from turnkeeper.errors import StoreError, StoreFormatError, StoreInUseError, StoreUnavailableError
@@ -46,7 +46,7 @@ _CREATE: Final = (
     "ON CONFLICT (namespace, id) DO NOTHING"
 )
 _ADVANCE: Final = "UPDATE head SET version = ?, base = ?, system = ?, updated_at = ? WHERE mid = ? AND version = ?"
-_APPEND: Final = "INSERT INTO entry (mid, version, op, entry_id, payload, at) VALUES (?, ?, ?, ?, ?, ?)"
+_APPEND: Final = "INSERT INTO entry (mid, version, op, entry_id, turn_id, payload, at) VALUES (?, ?, ?, ?, ?, ?, ?)"
 _KEEP_RECEIPT: Final = (
     "INSERT OR REPLACE INTO receipt (name_digest, key, mid, digest, version, count, expires_at) "
     "VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -87,6 +87,8 @@ _UNAVAILABLE: Final = frozenset(
 )
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _CONFLICT: Final = Conflict()
+
+_EntryRow: TypeAlias = tuple[int, int, str, bytes, bytes | None, bytes, int]
 
 
 QUARANTINE: Final = "turnkeeper:quarantine"
@@ -242,7 +244,7 @@ class SQLiteStore(Store):
             connection.execute("BEGIN IMMEDIATE")
             try:
                 now = int(self._clock() * 1e6)
-                rows: list[tuple[int, int, str, bytes, bytes, int]] = []
+                rows: list[_EntryRow] = []
                 expires_at = now + int(receipt_ttl * 1e6)
                 outcomes = [self._commit_slice(connection, slice_, now, expires_at, rows) for slice_ in slices]
                 connection.executemany(_APPEND, rows)
@@ -262,7 +264,7 @@ class SQLiteStore(Store):
         slice_: Slice,
         now: int,
         expires_at: int,
-        rows: list[tuple[int, int, str, bytes, bytes, int]],
+        rows: list[_EntryRow],
     ) -> Outcome:
         """Write one slice's head and receipts and leave its entries in `rows`; whatever may refuse it comes first."""
         keyed = [(index, entry, entry.key) for index, entry in enumerate(slice_.entries) if entry.key is not None]
@@ -284,7 +286,7 @@ class SQLiteStore(Store):
         if cursor.rowcount != 1:
             return _CONFLICT
         for n, entry in enumerate(slice_.entries, start=expected + 1):
-            rows.append((mid, n, entry.op, entry.entry_id, encode_payload(entry.messages), at))
+            rows.append((mid, n, entry.op, entry.entry_id, entry.turn_id or None, encode_payload(entry), at))
         if keyed:
             self._keep_receipts(connection, slice_, mid, keyed, now, expires_at)
         return Committed(mid, at)

@@ -23,6 +23,9 @@ class View(Protocol):
     A view does not hold its transcript, which holds it: memories that leave RAM must not wait for the collector.
     """
 
+    shown: Messages | None
+    """What the last look found, None once that has changed."""
+
     @property
     def window(self) -> Window:
         """The window that this is the view of."""
@@ -51,9 +54,6 @@ class View(Protocol):
     def look(self, transcript: Transcript, limit: int | None, complete: bool, version: Version) -> Messages | None:
         """Settle and return what is visible, the same object until it changes; None when it is not covered."""
 
-    def rename(self, shown: Messages, renamed: Messages) -> None:
-        """Return, from now on, this one instead, which has another version."""
-
     def first(self, transcript: Transcript) -> int:
         """Number of the first visible unit."""
 
@@ -64,13 +64,13 @@ class View(Protocol):
 class WholeView:
     """The view of a window without a limit: everything, made valid, and then what the window picks of it."""
 
-    __slots__ = ("_flat", "_flat_end", "_shown", "window")
+    __slots__ = ("_flat", "_flat_end", "shown", "window")
 
     def __init__(self, window: Window, transcript: Transcript) -> None:
         self.window: Window = window
         self._flat: list[Message] = []
         self._flat_end: int = transcript.start
-        self._shown: Messages | None = None
+        self.shown: Messages | None = None
 
     def first(self, transcript: Transcript) -> int:
         """All are visible."""
@@ -82,23 +82,23 @@ class WholeView:
 
     def appended(self, transcript: Transcript, number: int) -> None:
         """Take note of a new last unit."""
-        self._shown = None
+        self.shown = None
 
     def changed(self, transcript: Transcript, number: int) -> None:
         """Take note of a result that came or went."""
-        self._shown = None
+        self.shown = None
         if number < self._flat_end:
             self._forget(transcript)
 
     def removed(self, transcript: Transcript, number: int) -> None:
         """Take note that the last unit is gone: the one before it may be current again."""
-        self._shown = None
+        self.shown = None
         if number - 1 < self._flat_end:
             self._forget(transcript)
 
     def trimmed(self, transcript: Transcript, leaving: int) -> None:
         """Start over: what left was pruned."""
-        self._shown = None
+        self.shown = None
         self._forget(transcript)
 
     def _forget(self, transcript: Transcript) -> None:
@@ -120,7 +120,7 @@ class WholeView:
         """Return everything that is valid, as the window has it."""
         if not complete:
             return None
-        if self._shown is None or self._shown.version != version:
+        if self.shown is None or self.shown.version != version:
             flat = self._flat
             last = transcript.end - 1
             for number in range(self._flat_end, last):
@@ -133,14 +133,9 @@ class WholeView:
             if transcript.system is not None and transcript.system_at < 0:
                 everything = [transcript.system, *flat]  # all that is left of what was pruned
             shown = everything if isinstance(self.window, Unbounded) else self.window.view(tuple(everything))
-            self._shown = Messages(shown, version)
+            self.shown = Messages(shown, version)
             del flat[held:]
-        return self._shown
-
-    def rename(self, shown: Messages, renamed: Messages) -> None:
-        """Take over a version that was found out."""
-        if self._shown is shown:
-            self._shown = renamed
+        return self.shown
 
 
 class LimitedView:
@@ -154,9 +149,9 @@ class LimitedView:
         "_flat_first",
         "_limit",
         "_room",
-        "_shown",
         "_system",
         "_total",
+        "shown",
         "window",
     )
 
@@ -171,7 +166,7 @@ class LimitedView:
         self._flat: list[Message] = []  # the visible messages of the units from `_flat_first` to before `_flat_end`
         self._flat_first: int = transcript.start
         self._flat_end: int = transcript.start
-        self._shown: Messages | None = None
+        self.shown: Messages | None = None
         for number in range(transcript.start, transcript.end):
             self._costs.append(self._cost(transcript, number))
         self._total = sum(self._costs)
@@ -187,7 +182,7 @@ class LimitedView:
 
     def appended(self, transcript: Transcript, number: int) -> None:
         """Take note of a new last unit: the one before it is not current any more."""
-        self._shown = None
+        self.shown = None
         self._revalue(transcript, number - 1)
         cost = self._cost(transcript, number)
         self._costs.append(cost)
@@ -195,14 +190,14 @@ class LimitedView:
 
     def changed(self, transcript: Transcript, number: int) -> None:
         """Take note of a result that came or went."""
-        self._shown = None
+        self.shown = None
         if self._flat_first <= number < self._flat_end:
             self._forget()
         self._revalue(transcript, number)
 
     def removed(self, transcript: Transcript, number: int) -> None:
         """Take note that the last unit is gone: the one before it may be current again."""
-        self._shown = self._room = None
+        self.shown = self._room = None
         cost = self._costs.pop()
         if number >= self._first:
             self._total -= cost
@@ -218,7 +213,7 @@ class LimitedView:
         if self._first < start:
             self._total -= sum(self._costs[leaving - start + self._first : leaving])
             self._first = start
-            self._shown = self._room = None
+            self.shown = self._room = None
         del self._costs[:leaving]
         if self._flat_first < transcript.start:
             self._forget()
@@ -286,7 +281,7 @@ class LimitedView:
                     self._first = earlier
         self._room = room - self._total
         if self._first != before:
-            self._shown = None
+            self.shown = None
 
     def _system_cost(self, transcript: Transcript) -> int:
         system = transcript.system
@@ -354,15 +349,10 @@ class LimitedView:
         assert self._room is not None
         # An empty list fits any limit, whatever the counter charges for one.
         overflow = self._room < 0 and (self._first < transcript.end or transcript.system is not None)
-        shown = self._shown
+        shown = self.shown
         if shown is None or shown.version != version or shown.overflow != overflow:
-            shown = self._shown = self._show(transcript, version, overflow)
+            shown = self.shown = self._show(transcript, version, overflow)
         return shown
-
-    def rename(self, shown: Messages, renamed: Messages) -> None:
-        """Take over a version that was found out."""
-        if self._shown is shown:
-            self._shown = renamed
 
     def _show(self, transcript: Transcript, version: Version, overflow: bool) -> Messages:
         window = self.window

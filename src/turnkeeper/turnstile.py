@@ -1,0 +1,201 @@
+"""Who may write to one memory while a turn is open, and who waits. Pure: no I/O, no `async`."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from turnkeeper.errors import OverloadedError, TurnBusyError, TurnEndedError, TurnInterruptedError
+from turnkeeper.log import Version
+from turnkeeper.names import MemoryName
+
+if TYPE_CHECKING:
+    import anyio
+
+    from turnkeeper.requests import Request
+
+__all__ = [
+    "ENDED",
+    "ENQUEUE",
+    "INTERRUPT",
+    "ON_BUSY",
+    "OPEN",
+    "REJECT",
+    "ROLLBACK",
+    "WAITING",
+    "OpenTurn",
+    "Turnstile",
+]
+
+ENQUEUE: Final = "enqueue"
+REJECT: Final = "reject"
+INTERRUPT: Final = "interrupt"
+ROLLBACK: Final = "rollback"
+ON_BUSY: Final = (ENQUEUE, REJECT, INTERRUPT, ROLLBACK)
+"""What becomes of a turn that is opened while another is open. LangGraph's platform names the same four."""
+
+WAITING: Final = 0
+OPEN: Final = 1
+ENDED: Final = 2
+
+_REASONS: Final = {
+    "interrupt": "another turn interrupted it; what it had committed stays",
+    "rollback": "another turn took its place; nothing of it is left",
+    "expired": "it lasted longer than max_duration",
+    "lost": "the memory's task ended in the middle of it",
+}
+
+
+class OpenTurn:
+    """One turn, as its caller and the actor share it. Used in the event loop's thread alone.
+
+    Attributes:
+        id: 16 random bytes.
+        name: the memory.
+        state: WAITING, OPEN or ENDED.
+        reason: why it ended, when it was not left: "interrupt", "rollback", "expired", "lost".
+        over: set when it ended that way.
+        max_duration: seconds from opening to expiry.
+        deadline: when it expires, by the loop's clock.
+        since: the memory's version when it began.
+        at: its version after the turn's own last commit.
+        undo: number of the entry to which the log goes back before it begins; -1: none.
+    """
+
+    __slots__ = ("at", "deadline", "id", "max_duration", "name", "over", "reason", "since", "state", "undo")
+
+    def __init__(self, name: MemoryName, max_duration: float, over: anyio.Event) -> None:
+        self.id: bytes = os.urandom(16)
+        self.name: MemoryName = name
+        self.state: int = WAITING
+        self.reason: str = ""
+        self.over: anyio.Event = over
+        self.max_duration: float = max_duration
+        self.deadline: float = 0.0
+        self.since: Version = Version(0, 0)
+        self.at: Version = Version(0, 0)
+        self.undo: int = -1
+
+    def begin(self, now: float, since: Version) -> None:
+        """Open it."""
+        self.state = OPEN
+        self.deadline = now + self.max_duration
+        self.since = self.at = since
+
+    def advance(self, version: Version) -> None:
+        """Note one of its own commits."""
+        self.at = version
+
+    def follows(self, version: Version) -> bool:
+        """Tell whether nobody else has written since it began."""
+        return self.at.n == version.n and self.at.mid in (0, version.mid)
+
+    def end(self, reason: str = "") -> None:
+        """End it, once: whatever its caller does next is refused. With a reason, that is told to who watches."""
+        if self.state != ENDED:
+            self.state = ENDED
+            self.reason = reason
+            if reason:
+                self.over.set()
+
+    def refusal(self) -> Exception | None:
+        """Return why nothing can be done in it, or None while it is open."""
+        if self.state == OPEN:
+            return None
+        where = f"memory {self.name.id!r} (namespace {self.name.namespace!r})"
+        if self.reason:
+            return TurnInterruptedError(f"{where}: the turn is over: {_REASONS[self.reason]}", self.reason)
+        return TurnEndedError(f"{where}: the turn is not open; use it inside its 'async with'")
+
+
+class Turnstile:
+    """Lets one turn through at a time. Writes from outside it wait, in order; reads never do.
+
+    Attributes:
+        turn: the one that is open, or being opened.
+        held: requests that wait for it to end.
+        urgent: requests of the open turn itself: they pass before everything else.
+    """
+
+    __slots__ = ("_most", "held", "turn", "urgent")
+
+    def __init__(self, most: int) -> None:
+        """Let at most so many turns wait."""
+        self._most: int = most
+        self.turn: OpenTurn | None = None
+        self.held: deque[Request] = deque()
+        self.urgent: deque[Request] = deque()
+
+    def next(self) -> Request | None:
+        """Return who is next by right: the open turn's own requests, then those that waited until it was over."""
+        if self.urgent:
+            return self.urgent.popleft()
+        if self.turn is None and self.held:
+            return self.held.popleft()
+        return None
+
+    def meet(self, request: Request, now: float) -> Exception | bool:
+        """Say whether a write or an opening may pass now; otherwise it is held, or refused with the error returned."""
+        turn = self.turn
+        if turn is not None and turn.state == OPEN and now >= turn.deadline:
+            self._end("expired")
+            turn = None
+        opening = request.turn
+        if turn is None and not self.held:
+            return True
+        if opening is not None:
+            if request.on_busy == REJECT:
+                return self._busy(opening)
+            if request.on_busy in (INTERRUPT, ROLLBACK):
+                if turn is not None:
+                    if turn.state == WAITING:
+                        opening.undo = turn.undo  # what it was to take back, this one does
+                    elif request.on_busy == ROLLBACK and turn.at != turn.since:
+                        opening.undo = turn.since.n
+                    self._end(request.on_busy)
+                return True
+            if sum(1 for waiting in self.held if waiting.turn is not None) >= self._most:
+                return OverloadedError(
+                    f"memory {opening.name.id!r} (namespace {opening.name.namespace!r}): {self._most} turns wait "
+                    "already (mailbox_size); retry later"
+                )
+        self.held.append(request)
+        return False
+
+    def release(self, turn: OpenTurn) -> None:
+        """Let others through, if this is the turn that keeps them."""
+        if self.turn is turn:
+            self.turn = None
+
+    def wake_at(self) -> float | None:
+        """Return when somebody who waits may go on, by the loop's clock; None: not before something happens."""
+        if self.turn is not None and self.held and self.turn.state == OPEN:
+            return self.turn.deadline
+        return None
+
+    @property
+    def still(self) -> bool:
+        """Whether a turn is open that asks for nothing: until it does, nothing can change."""
+        return self.turn is not None and self.turn.state == OPEN and not self.urgent
+
+    def drop(self) -> None:
+        """End the turn with the actor's task; who waited has an answer."""
+        if self.turn is not None:
+            self._end("lost")
+
+    def expire(self, now: float) -> None:
+        """End a turn that lasted too long."""
+        if self.turn is not None and self.turn.state == OPEN and now >= self.turn.deadline:
+            self._end("expired")
+
+    def _end(self, reason: str) -> None:
+        assert self.turn is not None
+        self.turn.end(reason)
+        self.turn = None
+
+    def _busy(self, turn: OpenTurn) -> TurnBusyError:
+        return TurnBusyError(
+            f"memory {turn.name.id!r} (namespace {turn.name.namespace!r}): another turn is open; wait for it with "
+            "on_busy='enqueue', or take its place with on_busy='interrupt' or 'rollback'"
+        )

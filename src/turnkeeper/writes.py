@@ -1,0 +1,97 @@
+"""What handles and turns write: validated, encoded and counted in the caller's task or thread."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from turnkeeper.errors import InvalidArgumentError
+from turnkeeper.log import ADD, SET, Key, Version
+from turnkeeper.messages import Message, encode_messages
+from turnkeeper.names import MAX_NAME_BYTES
+from turnkeeper.requests import Request
+from turnkeeper.runtime import RuntimeCore
+from turnkeeper.windows import HISTORIES, LimitedWindow, Window
+from turnkeeper.windows.base import check_choice
+
+__all__ = ["add_request", "encode_batch", "make_key", "set_request", "window_and_pruning"]
+
+_NOT_IN_A_KEY: Final = re.compile("[\0\ud800-\udfff]")
+
+
+def window_and_pruning(core: RuntimeCore, window: Window | None, history: str | None) -> tuple[Window, bool]:
+    """Return a new handle's window, and whether what that evicts leaves the store as well.
+
+    Raises:
+        InvalidArgumentError: `history` is unknown, or "window" without a window that has a limit.
+    """
+    window = core.settings.window if window is None else window
+    history = core.settings.history if history is None else history
+    if not isinstance(window, Window):
+        raise InvalidArgumentError(f"a window is a Window, not a {type(window).__name__}")
+    check_choice("history", history, HISTORIES)
+    prunes = history == "window"
+    if prunes and not isinstance(window, LimitedWindow):
+        raise InvalidArgumentError('history="window" needs a window with a limit')
+    return window, prunes
+
+
+def add_request(messages: tuple[Any, ...], window: Window, prunes: bool, idempotency_key: str | None) -> Request:
+    """Validate, encode and count an add, in the caller's task or thread."""
+    batch = encode_batch(messages, window)
+    key = make_key(ADD, batch, idempotency_key) if batch and idempotency_key is not None else None
+    return Request(ADD, batch, key=key, window=window, prunes=prunes)
+
+
+def set_request(
+    messages: tuple[Any, ...],
+    window: Window,
+    prunes: bool,
+    if_version: Version | None,
+    idempotency_key: str | None,
+) -> Request:
+    """Validate, encode and count a set, in the caller's task or thread."""
+    if if_version is not None and not isinstance(if_version, Version):
+        raise InvalidArgumentError(f"if_version must be a Version or None, not {type(if_version).__name__}")
+    if messages == (None,):
+        messages = ()
+    batch = encode_batch(messages, window)
+    if not batch:
+        raise InvalidArgumentError("set needs at least one message; to empty a memory, use clear()")
+    key = None if idempotency_key is None else make_key(SET, batch, idempotency_key)
+    return Request(SET, batch, key=key, if_version=if_version, window=window, prunes=prunes)
+
+
+def encode_batch(messages: tuple[Any, ...], window: Window) -> tuple[Message, ...]:
+    """Validate, encode and count one message, several, or one iterable of them."""
+    batch = encode_messages(_flattened(messages))
+    window.count(batch)
+    return batch
+
+
+def _flattened(messages: tuple[Any, ...]) -> Iterable[Any]:
+    if len(messages) != 1 or isinstance(messages[0], (dict, Message, Mapping, str, bytes)):
+        return messages
+    return messages[0] if isinstance(messages[0], Iterable) else messages
+
+
+def make_key(op: str, messages: tuple[Message, ...], idempotency_key: str) -> Key:
+    """Combine an idempotency key with the digest of what it stands for.
+
+    Raises:
+        InvalidArgumentError: it is no key.
+    """
+    if not isinstance(idempotency_key, str) or not idempotency_key:
+        raise InvalidArgumentError("an idempotency key is a non-empty str")
+    size = len(idempotency_key.encode("utf-8", "surrogatepass"))
+    if size > MAX_NAME_BYTES or _NOT_IN_A_KEY.search(idempotency_key):
+        raise InvalidArgumentError(
+            f"an idempotency key is at most {MAX_NAME_BYTES} bytes of UTF-8, without NUL and surrogates"
+        )
+    digest = hashlib.sha256(op.encode())
+    for message in messages:
+        digest.update(len(message.raw).to_bytes(8, "big"))
+        digest.update(message.raw)
+    return Key(idempotency_key, digest.digest())
