@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnkeeper import MemoryCorruptError, Messages, MessageWindow, Unbounded
-from turnkeeper.log import Head, Loaded, StoredEntry, Version, encode_payload
+from turnkeeper.log import Entry, Head, Loaded, StoredEntry, Version, encode_payload
 from turnkeeper.messages import encode_messages
 from turnkeeper.names import MemoryName
 from turnkeeper.state import Log, fold
@@ -64,7 +64,7 @@ def test_loading_gives_the_same_state_whole_or_from_a_known_version_on(history: 
     log, stored, logs = Log(Head(3, 0, 0, 0, 1, 1)), [], [fold(Loaded(Head(3, 0, 0, 0, 1, 1), 0, ()), NAME)]
     for n, (op, texts) in enumerate(history, start=1):
         change(log, op, texts)
-        payload = encode_payload(() if op == "clear" else encoded(texts))
+        payload = encode_payload(Entry(op, b"", () if op == "clear" else encoded(texts)))
         stored.append(StoredEntry(n, op, b"i" * 16, payload, 5))
     head = Head(3, log.n, log.base, log.system, 1, 5)
     whole = fold(Loaded(head, 0, tuple(stored[max(log.base, 1) - 1 :])), NAME)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Callable
 from functools import partial
 from random import random
@@ -30,19 +31,22 @@ from turnkeeper.log import (
     Committed,
     Conflict,
     Duplicate,
+    Held,
     Key,
+    Lease,
     NotCommitted,
     Receipt,
     Rejected,
+    Slice,
     StoredReceipt,
     Version,
 )
 from turnkeeper.names import MemoryName
-from turnkeeper.plan import EVERYTHING, Plan, apply
+from turnkeeper.plan import EVERYTHING, Plan, apply, conflicting
 from turnkeeper.requests import ABANDONED, DELETE, DONE, OPEN_TURN, QUEUED, READ, STATS, TAKEN, Request
 from turnkeeper.services import Inbox, Services
 from turnkeeper.state import Log
-from turnkeeper.turnstile import WAITING, OpenTurn, Turnstile
+from turnkeeper.turnstile import INTERRUPT, REJECT, ROLLBACK, WAITING, OpenTurn, Turnstile, busy
 from turnkeeper.windows import Messages, Window
 
 __all__ = ["Actor", "closed"]
@@ -66,9 +70,11 @@ class Actor:
 
     __slots__ = (
         "_corrupt",
+        "_lease",
         "_log",
         "_mailbox",
         "_outstanding",
+        "_renew_at",
         "_services",
         "_serving",
         "_turnstile",
@@ -92,6 +98,8 @@ class Actor:
         self._outstanding: set[Request] | None = None
         self._writing: list[Request] | None = None
         self._turnstile: Turnstile | None = None  # comes with the first turn
+        self._lease = b""  # the turn that holds the store's lease for us
+        self._renew_at = 0.0
 
     # From outside, in one synchronous step each
 
@@ -203,6 +211,7 @@ class Actor:
         for request in outstanding:
             self._answer(request, self._unknown() if request in writing else make_error())
         self._log = None
+        self._lease = b""
         self.end_task()
         return len(outstanding)
 
@@ -221,17 +230,15 @@ class Actor:
                     try:
                         first = self._next(inbox)
                     except anyio.WouldBlock:
+                        if self._lease and await self._keep_lease():
+                            continue
                         # Parked at an event of its own: a stream's receive costs twice as much, and hands an item to
                         # a task that may be cancelled natively before it wakes, which would lose it.
                         self._wake = wake = self._services.make_event()
-                        stile = self._turnstile
-                        if stile is None or (until := stile.wake_at()) is None:
+                        if self._turnstile is None:
                             await wake.wait()
                         else:
-                            with anyio.CancelScope(deadline=until):
-                                await wake.wait()
-                            self._wake = None
-                            stile.expire(anyio.current_time())
+                            await self._wait_for_turn(wake, self._turnstile)
                         continue
                     except anyio.EndOfStream:
                         return
@@ -276,7 +283,7 @@ class Actor:
     def _next(self, inbox: Inbox) -> Request:
         """Return the next request that may pass; raises what the inbox raises when there is none."""
         stile = self._turnstile
-        if stile is not None and (waited := stile.next()) is not None:
+        if stile is not None and (waited := stile.next(self._services.now())) is not None:
             return waited
         while True:
             request = inbox.receive_nowait()
@@ -347,10 +354,13 @@ class Actor:
                     await self._reconsider(refused)
                 return batch[plan.consumed :]
             self._writing = plan.writers
-            outcome = await services.committer.commit(plan.slice(self.name, log, version))
+            slice_ = plan.slice(self.name, log, version, self._lease)
+            outcome = await services.committer.commit(slice_)
             self._writing = None
             if isinstance(outcome, Committed):
                 services.doubtful.discard(self.name)
+                if slice_.lease is not None:
+                    self._lease = b""
                 if plan.deletes is not None:
                     self._log, self._corrupt = Log(), None
                 else:
@@ -374,6 +384,8 @@ class Actor:
                 current = True
                 if self._corrupt is not None:
                     return [request for request in batch if request.state != DONE]
+            elif isinstance(outcome, Held):
+                self._hold(batch)
             elif isinstance(outcome, Duplicate):
                 request = plan.writers[outcome.index]
                 self._answer(request, self._replayed(request, outcome.stored))
@@ -389,8 +401,34 @@ class Actor:
                     return self._refuse(batch, unreachable)
                 if self._corrupt is not None:
                     return [request for request in batch if request.state != DONE]
-            batch = [request for request in batch if request.state != DONE]
+            batch = [request for request in batch if request.state == TAKEN]
         return batch
+
+    # Turns
+
+    async def _wait_for_turn(self, wake: anyio.Event, stile: Turnstile) -> None:
+        """Park, until something happens or somebody who waits may go on."""
+        times = [time for time in (stile.wake_at(), self._renew_at if self._lease else None) if time is not None]
+        with anyio.CancelScope(deadline=min(times, default=math.inf)):
+            await wake.wait()
+        self._wake = None
+        stile.expire(self._services.now())
+
+    def _hold(self, batch: list[Request]) -> None:
+        """Another process's turn is open: let the writers wait, as if they had not been taken. Reads go on."""
+        if self._turnstile is None:
+            self._turnstile = Turnstile(self._services.settings.mailbox_size)
+        waiting = []
+        for request in batch:
+            if request.state != TAKEN or request.op in (READ, STATS):
+                continue
+            if request.turn is not None:
+                self._answer(request, conflicting(self.name, request.messages))
+            else:
+                request.state = QUEUED
+                waiting.append(request)
+        self._turnstile.held.extendleft(reversed(waiting))
+        self._turnstile.close(self._services.now())
 
     async def _open_turn(self, request: Request, error: Exception | None) -> None:
         """Let a turn begin: look for its key, undo what it rolls back, and tell its caller.
@@ -406,16 +444,95 @@ class Actor:
             error = fresh(self._corrupt)
         elif request.key is not None:
             error = await self._committed_before(request, request.key)
+        if error is None and self._services.shared and turn.state == WAITING:
+            leased = await self._take_lease(request, turn)
+            if leased is False:
+                stile.release(turn)
+                stile.held.appendleft(request)
+                stile.close(self._services.now())
+                request.state = QUEUED
+                return
+            error = leased if isinstance(leased, Exception) else None
         if error is None and turn.undo >= 0 and turn.state == WAITING:
             error = await self._undo(turn.undo)
         log = self._log
         if error is None and log is not None and turn.state == WAITING and request.state == TAKEN:
-            turn.begin(anyio.current_time(), log.version)
+            turn.begin(self._services.now(), log.version)
             self._answer(request, turn)
             return
         stile.release(turn)
         turn.end()
         self._answer(request, error or self._interrupted("was left"))
+
+    async def _take_lease(self, request: Request, turn: OpenTurn) -> Exception | bool:
+        """Keep other processes out; False when one of them has a turn open and the request has to wait."""
+        attempts, settings, stile = 0, self._services.settings, self._turnstile
+        assert stile is not None
+        lease = Lease(turn.id, settings.turn_lease, request.on_busy in (INTERRUPT, ROLLBACK))
+        while (log := self._log) is not None and self._corrupt is None:
+            outcome = await self._services.committer.commit(self._lease_slice(log, lease))
+            if isinstance(outcome, Committed):
+                log.settle(outcome.mid, log.updated_at or outcome.at)
+                self._lease = turn.id
+                self._renew_at = self._services.now() + settings.turn_lease / 3
+                stile.reopen()
+                if request.on_busy == ROLLBACK and outcome.stolen_from >= 0:
+                    turn.undo = outcome.stolen_from
+                return True
+            if isinstance(outcome, Held):
+                return busy(turn) if request.on_busy == REJECT else False
+            if isinstance(outcome, Conflict):
+                attempts += 1
+                if attempts == settings.conflict_attempts:
+                    return self._contention()
+                if attempts > 1:
+                    await anyio.sleep(random() * min(_LONGEST_BACKOFF, _BACKOFF * attempts))
+                if (unreachable := await self._refresh(request)) is not None:
+                    return fresh(unreachable)
+            elif isinstance(outcome, (Rejected, NotCommitted)):
+                return fresh(outcome.error)
+            else:
+                return self._unknown()
+        return fresh(self._corrupt) if self._corrupt is not None else closed()
+
+    async def _keep_lease(self) -> bool:
+        """Give the lease back when its turn is over, renew it when it is time; False: neither."""
+        stile, log, now = self._turnstile, self._log, self._services.now()
+        turn = None if stile is None else stile.turn
+        holds = turn is not None and turn.id == self._lease
+        if log is None or (holds and now < self._renew_at):
+            return False
+        settings = self._services.settings
+        lease = Lease(self._lease, settings.turn_lease if holds else 0.0)
+        self._serving = True
+        outcome = await self._services.committer.commit(self._lease_slice(log, lease))
+        self._serving = False
+        if not holds:
+            self._lease = b""  # where it was not given back, it runs out
+            if log.n == 0:
+                self._log = None  # its row is gone
+        elif isinstance(outcome, (Conflict, Held)):
+            assert turn is not None
+            assert stile is not None
+            turn.end("lost")
+            stile.release(turn)
+            self._lease = b""
+        else:
+            self._renew_at = now + settings.turn_lease / 3
+        return True
+
+    def _lease_slice(self, log: Log, lease: Lease) -> Slice:
+        return Slice(
+            self.name,
+            log.mid,
+            log.n,
+            (),
+            log.base,
+            log.system,
+            not_before=log.updated_at,
+            turn_id=self._lease,
+            lease=lease,
+        )
 
     async def _committed_before(self, request: Request, key: Key) -> Exception | None:
         try:

@@ -37,6 +37,7 @@ class RuntimeOptions(TypedDict, total=False):
     max_resident: int | None
     max_resident_bytes: int | None
     on_overload: Literal["wait", "reject"]
+    turn_lease: Duration
     window: Window
 
 
@@ -114,6 +115,11 @@ class Settings:
     load_timeout: float = _option(30.0, "seconds", "The same for reading.")
     close_timeout: float = _option(
         10.0, "seconds", "How long closing waits for pending requests, and for a store that stalls."
+    )
+    turn_lease: float = _option(
+        30.0,
+        "seconds",
+        "On a shared store: how long a turn keeps others out after its process died. It is renewed after a third.",
     )
     conflict_attempts: int = _option(
         100,

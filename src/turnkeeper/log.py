@@ -20,7 +20,9 @@ __all__ = [
     "Duplicate",
     "Entry",
     "Head",
+    "Held",
     "Key",
+    "Lease",
     "LoadQuery",
     "Loaded",
     "NotCommitted",
@@ -107,6 +109,20 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     turn_id: bytes = b""
 
 
+class Lease(msgspec.Struct, frozen=True, gc=False):
+    """A turn's claim to be the only writer of a memory, by the store's clock.
+
+    Attributes:
+        turn_id: the turn.
+        seconds: from now on; 0 gives it back.
+        steal: take it though another turn holds it.
+    """
+
+    turn_id: bytes
+    seconds: float
+    steal: bool = False
+
+
 class Slice(msgspec.Struct, frozen=True, gc=False):
     """Entries of one memory that are committed together by one compare-and-set, all or nothing.
 
@@ -120,6 +136,8 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
         delete: remove the memory instead; then there are no entries.
         not_before: microseconds since the epoch that the entries' time must not precede.
         prune: remove the entries before `base`, but for the one at `system`.
+        turn_id: the turn whose lease lets the slice through while it lives; empty: none.
+        lease: take, renew or give back a lease with the same commit; such a slice may have no entries.
     """
 
     name: MemoryName
@@ -131,6 +149,8 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
     delete: bool = False
     not_before: int = 0
     prune: bool = False
+    turn_id: bytes = b""
+    lease: Lease | None = None
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
@@ -202,10 +222,21 @@ class StoredReceipt(msgspec.Struct, frozen=True, gc=False):
 
 
 class Committed(msgspec.Struct, frozen=True, gc=False):
-    """The slice is durable; `mid` names the row, which a creating slice learns here."""
+    """The slice is durable.
+
+    Attributes:
+        mid: the row, which a creating slice learns here.
+        at: microseconds since the epoch.
+        stolen_from: number of the entry before the first one of a turn whose lease was stolen; -1: it has none.
+    """
 
     mid: int
     at: int
+    stolen_from: int = -1
+
+
+class Held(msgspec.Struct, frozen=True, gc=False):
+    """Another turn holds a lease on the memory; nothing was written."""
 
 
 class Conflict(msgspec.Struct, frozen=True, gc=False):
@@ -235,7 +266,7 @@ class Unknown(msgspec.Struct, frozen=True, gc=False):
     """The store went out of reach in the commit and could not be asked: it may have happened, or may yet."""
 
 
-Outcome: TypeAlias = Committed | Conflict | Duplicate | Rejected | NotCommitted | Unknown
+Outcome: TypeAlias = Committed | Conflict | Held | Duplicate | Rejected | NotCommitted | Unknown
 
 
 def encode_payload(entry: Entry) -> bytes:

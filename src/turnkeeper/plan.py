@@ -8,7 +8,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from turnkeeper.errors import ConflictError, TurnConflictError, WindowOverflowError
-from turnkeeper.log import ADD, CLEAR, SET, UNDO, Entry, Receipt, Slice, Version
+from turnkeeper.log import ADD, CLEAR, SET, UNDO, Entry, Lease, Receipt, Slice, Version
 from turnkeeper.messages import Message
 from turnkeeper.names import MemoryName
 from turnkeeper.requests import DELETE, READ, TURN_ADD, TURN_READ, TURN_TRY, Request
@@ -16,7 +16,7 @@ from turnkeeper.state import Log
 from turnkeeper.stats import MemoryStats
 from turnkeeper.windows import LimitedWindow, Messages, Unbounded, Window
 
-__all__ = ["EVERYTHING", "Plan", "apply"]
+__all__ = ["EVERYTHING", "Plan", "apply", "conflicting"]
 
 EVERYTHING: Final = Unbounded()
 """Needs the whole state."""
@@ -53,8 +53,13 @@ class Plan:
         """Whether there is anything to commit."""
         return bool(self.entries) or self.deletes is not None
 
-    def slice(self, name: MemoryName, log: Log, expected: int) -> Slice:
-        """Return what to commit; `log` already holds the entries, `expected` is the version before them."""
+    def slice(self, name: MemoryName, log: Log, expected: int, turn_id: bytes = b"") -> Slice:
+        """Return what to commit; `log` already holds the entries, `expected` is the version before them.
+
+        With the turn that holds the store's lease, which is given back by the turn's last commit.
+        """
+        last = self.writers[-1]
+        gives_back = turn_id and last.ends and last.turn is not None and last.turn.id == turn_id
         return Slice(
             name,
             log.mid,
@@ -65,6 +70,8 @@ class Plan:
             self.deletes is not None,
             log.updated_at,
             bool(self.prune),
+            turn_id,
+            Lease(turn_id, 0.0) if gives_back else None,
         )
 
     def settle(self, log: Log) -> None:
@@ -129,11 +136,7 @@ def _answer(log: Log, request: Request, plan: Plan, name: MemoryName, ids: bytes
         if op in (TURN_READ, TURN_TRY):
             return _look_ahead(log, request, plan, name)
         if not request.turn.follows(log.version):
-            return TurnConflictError(
-                f"memory {name.id!r} (namespace {name.namespace!r}): somebody else wrote to it while the turn was "
-                "open; nothing of the turn was committed, its messages are in the error",
-                [message.to_dict() for message in messages],
-            )
+            return conflicting(name, messages)
         turn_id = request.turn.id
     if op in (ADD, TURN_ADD):
         if not messages:
@@ -197,6 +200,15 @@ def _read(log: Log, request: Request, plan: Plan, name: MemoryName) -> Messages 
     if view is None:
         plan.lacking = window, limit
     return view
+
+
+def conflicting(name: MemoryName, messages: tuple[Message, ...]) -> TurnConflictError:
+    """Make the error of a turn that others wrote into; it keeps what the turn had said."""
+    return TurnConflictError(
+        f"memory {name.id!r} (namespace {name.namespace!r}): somebody else wrote to it while the turn was open; "
+        "nothing was committed now, and its messages are in the error",
+        [message.to_dict() for message in messages],
+    )
 
 
 def _look_ahead(log: Log, request: Request, plan: Plan, name: MemoryName) -> Messages | Exception | None:

@@ -152,6 +152,7 @@ class RuntimeCore:
             self._spawn,
             self._make_event,
             strong=strong,
+            shared=store.shared,
         )
         self._residency = services.residency = Residency(settings, lambda name: Actor(name, services))
 

@@ -30,6 +30,8 @@ class Services:
 
     Attributes:
         residency: set once it is made, since it needs the actors' maker.
+        strong: reads check the head first.
+        shared: other processes may write, so a turn needs a lease.
         stopping: the runtime ends: a cancelled task is meant to be.
         doubtful: memories with a commit of unknown outcome, which may still land: until one of theirs succeeds, and
             so fences the old one off, their reads check the store.
@@ -48,6 +50,7 @@ class Services:
         "reader",
         "residency",
         "settings",
+        "shared",
         "spawn",
         "stopping",
         "strong",
@@ -64,6 +67,7 @@ class Services:
         make_event: Callable[[], anyio.Event],
         *,
         strong: bool,
+        shared: bool,
     ) -> None:
         self.make_event: Callable[[], anyio.Event] = make_event
         self.now: Callable[[], float] = anyio.current_time
@@ -73,6 +77,7 @@ class Services:
         self.admission: Admission = admission
         self.spawn: Callable[[Actor, Inbox], None] = spawn
         self.strong: bool = strong
+        self.shared: bool = shared
         # Entry ids must be unique, not secret: a generator seeded by the system costs a third of asking it each time.
         # One for each runtime, because processes forked from one parent would share its numbers.
         self.random_bytes: Callable[[int], bytes] = Random(os.urandom(32)).randbytes

@@ -388,4 +388,6 @@ def _content(entry: StoredEntry, name: MemoryName) -> tuple[int, tuple[Message, 
 def _split_with_surrogates(payload: bytes) -> tuple[int, list[bytes]]:
     """Split what msgspec refuses: texts with lone surrogates, which the standard library reads."""
     decoded = decode(payload)
+    if not isinstance(decoded, dict):
+        raise ValueError("not an entry's payload")
     return int(decoded.get("to", 0)), [encode(message) for message in decoded["messages"]]

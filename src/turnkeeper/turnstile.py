@@ -26,6 +26,7 @@ __all__ = [
     "WAITING",
     "OpenTurn",
     "Turnstile",
+    "busy",
 ]
 
 ENQUEUE: Final = "enqueue"
@@ -39,11 +40,15 @@ WAITING: Final = 0
 OPEN: Final = 1
 ENDED: Final = 2
 
+_SHORTEST_PAUSE: Final = 0.02
+_LONGEST_PAUSE: Final = 0.5
+"""Seconds between looks at whether another process's turn is over."""
+
 _REASONS: Final = {
     "interrupt": "another turn interrupted it; what it had committed stays",
     "rollback": "another turn took its place; nothing of it is left",
     "expired": "it lasted longer than max_duration",
-    "lost": "the memory's task ended in the middle of it",
+    "lost": "its lease ran out, or the memory's task ended",
 }
 
 
@@ -116,9 +121,10 @@ class Turnstile:
         turn: the one that is open, or being opened.
         held: requests that wait for it to end.
         urgent: requests of the open turn itself: they pass before everything else.
+        closed_until: when to ask the store again, by the loop's clock, after another process's turn kept us out.
     """
 
-    __slots__ = ("_most", "held", "turn", "urgent")
+    __slots__ = ("_most", "_pause", "closed_until", "held", "turn", "urgent")
 
     def __init__(self, most: int) -> None:
         """Let at most so many turns wait."""
@@ -126,14 +132,25 @@ class Turnstile:
         self.turn: OpenTurn | None = None
         self.held: deque[Request] = deque()
         self.urgent: deque[Request] = deque()
+        self.closed_until: float = 0.0
+        self._pause: float = _SHORTEST_PAUSE
 
-    def next(self) -> Request | None:
+    def next(self, now: float) -> Request | None:
         """Return who is next by right: the open turn's own requests, then those that waited until it was over."""
         if self.urgent:
             return self.urgent.popleft()
-        if self.turn is None and self.held:
+        if self.turn is None and self.held and now >= self.closed_until:
             return self.held.popleft()
         return None
+
+    def close(self, now: float) -> None:
+        """Let nobody write for a while: another process's turn is open."""
+        self.closed_until = now + self._pause
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+    def reopen(self) -> None:
+        """Note that no other process is in the way."""
+        self._pause = _SHORTEST_PAUSE
 
     def meet(self, request: Request, now: float) -> Exception | bool:
         """Say whether a write or an opening may pass now; otherwise it is held, or refused with the error returned."""
@@ -146,7 +163,7 @@ class Turnstile:
             return True
         if opening is not None:
             if request.on_busy == REJECT:
-                return self._busy(opening)
+                return busy(opening)
             if request.on_busy in (INTERRUPT, ROLLBACK):
                 if turn is not None:
                     if turn.state == WAITING:
@@ -170,9 +187,11 @@ class Turnstile:
 
     def wake_at(self) -> float | None:
         """Return when somebody who waits may go on, by the loop's clock; None: not before something happens."""
-        if self.turn is not None and self.held and self.turn.state == OPEN:
-            return self.turn.deadline
-        return None
+        if not self.held:
+            return None
+        if self.turn is None:
+            return self.closed_until
+        return self.turn.deadline if self.turn.state == OPEN else None
 
     @property
     def still(self) -> bool:
@@ -194,8 +213,10 @@ class Turnstile:
         self.turn.end(reason)
         self.turn = None
 
-    def _busy(self, turn: OpenTurn) -> TurnBusyError:
-        return TurnBusyError(
-            f"memory {turn.name.id!r} (namespace {turn.name.namespace!r}): another turn is open; wait for it with "
-            "on_busy='enqueue', or take its place with on_busy='interrupt' or 'rollback'"
-        )
+
+def busy(turn: OpenTurn) -> TurnBusyError:
+    """Make the error of a turn that was not to wait."""
+    return TurnBusyError(
+        f"memory {turn.name.id!r} (namespace {turn.name.namespace!r}): another turn is open; wait for it with "
+        "on_busy='enqueue', or take its place with on_busy='interrupt' or 'rollback'"
+    )

@@ -19,7 +19,9 @@ from turnkeeper.log import (
     Duplicate,
     Entry,
     Head,
+    Held,
     Key,
+    Lease,
     Loaded,
     LoadQuery,
     Outcome,
@@ -45,7 +47,12 @@ _CREATE: Final = (
     "INSERT INTO head (namespace, id, version, base, system, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (namespace, id) DO NOTHING"
 )
-_ADVANCE: Final = "UPDATE head SET version = ?, base = ?, system = ?, updated_at = ? WHERE mid = ? AND version = ?"
+_FREE: Final = "(turn_id IS NULL OR turn_until <= ? OR turn_id = ?)"
+_ADVANCE: Final = (
+    "UPDATE head SET version = ?, base = ?, system = ?, updated_at = ? WHERE mid = ? AND version = ? AND " + _FREE
+)
+_LEASE: Final = "UPDATE head SET turn_id = ?, turn_until = ? WHERE mid = ?"
+_FIRST_OF_TURN: Final = "SELECT min(version) FROM entry WHERE mid = ? AND turn_id = ?"
 _APPEND: Final = "INSERT INTO entry (mid, version, op, entry_id, turn_id, payload, at) VALUES (?, ?, ?, ?, ?, ?, ?)"
 _KEEP_RECEIPT: Final = (
     "INSERT OR REPLACE INTO receipt (name_digest, key, mid, digest, version, count, expires_at) "
@@ -87,6 +94,7 @@ _UNAVAILABLE: Final = frozenset(
 )
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _CONFLICT: Final = Conflict()
+_HELD: Final = Held()
 
 _EntryRow: TypeAlias = tuple[int, int, str, bytes, bytes | None, bytes, int]
 
@@ -273,23 +281,56 @@ class SQLiteStore(Store):
                 return Duplicate(index, stored)
         mid, expected, at = slice_.mid, slice_.expected, max(now, slice_.not_before)
         version = expected + len(slice_.entries)
+        stolen_from = -1
+        if slice_.lease is not None and slice_.lease.steal:
+            stolen_from = self._free(connection, slice_, slice_.lease.turn_id)
         if slice_.delete:
-            if not connection.execute("DELETE FROM head WHERE mid = ? AND version = ?", (mid, expected)).rowcount:
-                return _CONFLICT
+            condition = (mid, expected, now, slice_.turn_id)
+            if not connection.execute(
+                f"DELETE FROM head WHERE mid = ? AND version = ? AND {_FREE}", condition
+            ).rowcount:
+                return self._refusal(connection, slice_)
             connection.execute("DELETE FROM entry WHERE mid = ?", (mid,))
             return Committed(mid, at)
         if mid == 0:
             cursor = connection.execute(_CREATE, (*slice_.name, version, slice_.base, slice_.system, at, at))
             mid = cursor.lastrowid or 0
         else:
-            cursor = connection.execute(_ADVANCE, (version, slice_.base, slice_.system, at, mid, expected))
+            changed_at = at if slice_.entries else slice_.not_before
+            state = version, slice_.base, slice_.system, changed_at
+            cursor = connection.execute(_ADVANCE, (*state, mid, expected, now, slice_.turn_id))
         if cursor.rowcount != 1:
-            return _CONFLICT
+            return self._refusal(connection, slice_)
+        if slice_.lease is not None:
+            self._lease(connection, mid, version, slice_.lease, now)
         for n, entry in enumerate(slice_.entries, start=expected + 1):
             rows.append((mid, n, entry.op, entry.entry_id, entry.turn_id or None, encode_payload(entry), at))
         if keyed:
             self._keep_receipts(connection, slice_, mid, keyed, now, expires_at)
-        return Committed(mid, at)
+        return Committed(mid, at, stolen_from)
+
+    def _refusal(self, connection: sqlite3.Connection, slice_: Slice) -> Outcome:
+        """Tell why no row was changed."""
+        row = connection.execute("SELECT mid, version FROM head WHERE namespace = ? AND id = ?", slice_.name).fetchone()
+        return _HELD if row == (slice_.mid, slice_.expected) else _CONFLICT
+
+    def _free(self, connection: sqlite3.Connection, slice_: Slice, turn_id: bytes) -> int:
+        """Take a lease away from another turn; return the number of the entry before its first one, or -1."""
+        state = slice_.mid, slice_.expected
+        row = connection.execute("SELECT turn_id FROM head WHERE mid = ? AND version = ?", state).fetchone()
+        if row is None or row[0] is None or row[0] == turn_id:
+            return -1
+        connection.execute(_LEASE, (None, None, slice_.mid))
+        first = connection.execute(_FIRST_OF_TURN, (slice_.mid, row[0])).fetchone()[0]
+        return -1 if first is None else first - 1
+
+    def _lease(self, connection: sqlite3.Connection, mid: int, version: int, lease: Lease, now: int) -> None:
+        if lease.seconds:
+            connection.execute(_LEASE, (lease.turn_id, now + int(lease.seconds * 1e6), mid))
+        elif version:
+            connection.execute(_LEASE, (None, None, mid))
+        else:
+            connection.execute("DELETE FROM head WHERE mid = ?", (mid,))  # it was there for the lease alone
 
     def _keep_receipts(
         self,
@@ -337,6 +378,14 @@ class SQLiteStore(Store):
             return [self._settle(connection, slice_) for slice_ in slices]
 
     def _settle(self, connection: sqlite3.Connection, slice_: Slice) -> Outcome | None:
+        if not slice_.entries and slice_.lease is not None:
+            row = connection.execute(
+                "SELECT mid, updated_at, turn_id FROM head WHERE namespace = ? AND id = ?", slice_.name
+            ).fetchone()
+            holds = row is not None and row[2] == slice_.lease.turn_id
+            if holds != bool(slice_.lease.seconds):
+                return None
+            return Committed(row[0], row[1]) if row is not None else Committed(slice_.mid, 0)
         if slice_.delete:
             found = connection.execute("SELECT 1 FROM head WHERE mid = ?", (slice_.mid,)).fetchone()
             return Committed(slice_.mid, 0) if found is None else None
