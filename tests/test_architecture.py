@@ -25,10 +25,25 @@ SOURCE = REPOSITORY / "src" / PACKAGE
 
 # Low to high. A module imports only from its own layer and lower ones; a package is one entry.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "names", "wire", "messages", "log", "stats", "state", "windows", "tokens", "config"}),
+    frozenset(
+        {
+            "errors",
+            "names",
+            "wire",
+            "messages",
+            "log",
+            "stats",
+            "state",
+            "windows",
+            "tokens",
+            "durations",
+            "policies",
+            "config",
+        }
+    ),
     frozenset({"stores"}),
     frozenset({"lane", "committer"}),
-    frozenset({"turnstile", "requests", "admission", "plan", "services", "actor", "residency"}),
+    frozenset({"turnstile", "compaction", "requests", "admission", "plan", "services", "actor", "residency"}),
     frozenset({"runtime"}),
     frozenset({"testing"}),
     frozenset({"memory", "turns", "writes"}),

@@ -4,6 +4,8 @@ import logging
 
 from turnkeeper.config import RuntimeOptions, Settings
 from turnkeeper.errors import (
+    CompactionAbandonedError,
+    CompactionError,
     ConflictError,
     ContentionError,
     IdempotencyMismatchError,
@@ -42,6 +44,7 @@ from turnkeeper.messages import (
     UserMessage,
 )
 from turnkeeper.opening import Runtime, open_runtime
+from turnkeeper.policies import CompactionPolicy
 from turnkeeper.stats import MemoryStats, RuntimeStats
 from turnkeeper.sync import SyncChatMemory, SyncRuntime, SyncTurn, open_sync_runtime
 from turnkeeper.tokens import BpeCounter, CharacterCounter, PartCosts, TokenCounter
@@ -53,6 +56,9 @@ __all__ = [
     "BpeCounter",
     "CharacterCounter",
     "ChatMemory",
+    "CompactionAbandonedError",
+    "CompactionError",
+    "CompactionPolicy",
     "ConflictError",
     "ContentionError",
     "IdempotencyMismatchError",

@@ -43,7 +43,7 @@ from turnkeeper.log import (
 )
 from turnkeeper.names import MemoryName
 from turnkeeper.plan import EVERYTHING, Plan, apply, conflicting
-from turnkeeper.requests import ABANDONED, DELETE, DONE, OPEN_TURN, QUEUED, READ, STATS, TAKEN, Request
+from turnkeeper.requests import ABANDONED, DELETE, DONE, OPEN_TURN, QUEUED, READING, TAKEN, Request
 from turnkeeper.services import Inbox, Services
 from turnkeeper.state import Log
 from turnkeeper.turnstile import INTERRUPT, REJECT, ROLLBACK, WAITING, OpenTurn, Turnstile, busy
@@ -289,7 +289,7 @@ class Actor:
             request = inbox.receive_nowait()
             if request.op == OPEN_TURN and stile is None:
                 stile = self._turnstile = Turnstile(self._services.settings.mailbox_size)
-            if stile is None or request.state != QUEUED or request.op in (READ, STATS):
+            if stile is None or request.state != QUEUED or request.op in READING:
                 return request
             met = stile.meet(request, self._services.now())
             if met is True:
@@ -370,6 +370,8 @@ class Actor:
                         log.prune(plan.prune)
                 if refused := self._reply(plan):
                     await self._reconsider(refused)
+                if services.policy is not None and plan.deletes is None:
+                    services.policy(self.name, log)
                 return batch[plan.consumed :]
             log.rollback(mark)
             if isinstance(outcome, Conflict):
@@ -420,7 +422,7 @@ class Actor:
             self._turnstile = Turnstile(self._services.settings.mailbox_size)
         waiting = []
         for request in batch:
-            if request.state != TAKEN or request.op in (READ, STATS):
+            if request.state != TAKEN or request.op in READING:
                 continue
             if request.turn is not None:
                 self._answer(request, conflicting(self.name, request.messages))

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from datetime import timedelta
 from typing import Any, Final, Literal, TypedDict
 
+from turnkeeper.durations import Duration, seconds
 from turnkeeper.errors import InvalidArgumentError
+from turnkeeper.policies import CompactionPolicy
 from turnkeeper.windows import HISTORIES, Unbounded, Window
 
-__all__ = ["Duration", "RuntimeOptions", "Settings", "seconds"]
-
-Duration = float | timedelta
-"""Seconds, or a `timedelta`."""
+__all__ = ["RuntimeOptions", "Settings"]
 
 
 class RuntimeOptions(TypedDict, total=False):
@@ -21,6 +19,7 @@ class RuntimeOptions(TypedDict, total=False):
 
     close_timeout: Duration
     commit_timeout: Duration
+    compaction: CompactionPolicy | None
     conflict_attempts: int
     consistency: Literal["strong", "local"] | None
     durability: Literal["full", "relaxed"]
@@ -32,6 +31,7 @@ class RuntimeOptions(TypedDict, total=False):
     linger: Duration
     load_timeout: Duration
     mailbox_size: int
+    max_compactions: int
     max_pending: int
     max_pending_bytes: int
     max_resident: int | None
@@ -58,6 +58,12 @@ class Settings:
         "What a window evicts stays in the store, where other windows and the history find it. 'window' removes it: "
         "then the window of each handle that writes prunes, and needs a limit.",
         choices=HISTORIES,
+    )
+    compaction: CompactionPolicy | None = _option(
+        None, "policy", "When conversations are compacted by themselves. None: only by memory.compact()."
+    )
+    max_compactions: int = _option(
+        4, "compactions", "At once: summarisers are models, and models have limits.", least=1
     )
     durability: str = _option(
         "full",
@@ -148,22 +154,7 @@ class Settings:
         return cls(**values)
 
 
-_LONGEST: Final = 1_000_000_000
-"""Thirty years in seconds: added to a time, it fits every store's integers."""
-
-_KINDS: Final[dict[str, type]] = {"int": int, "str": str, "Window": Window}
-
-
-def seconds(name: str, value: object) -> float:
-    """Return a duration in seconds.
-
-    Raises:
-        InvalidArgumentError: it is none.
-    """
-    duration = value.total_seconds() if isinstance(value, timedelta) else value
-    if not isinstance(duration, (int, float)) or isinstance(duration, bool) or not 0 <= duration <= _LONGEST:
-        raise InvalidArgumentError(f"{name} must be a duration from 0 to {_LONGEST} s: seconds or a timedelta")
-    return float(duration)
+_KINDS: Final[dict[str, type]] = {"int": int, "str": str, "Window": Window, "CompactionPolicy": CompactionPolicy}
 
 
 def _checked(name: str, value: Any, annotation: str, metadata: Mapping[str, Any]) -> Any:

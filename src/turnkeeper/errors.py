@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from turnkeeper.log import Receipt
 
 __all__ = [
+    "CompactionAbandonedError",
+    "CompactionError",
     "ConflictError",
     "ContentionError",
     "IdempotencyMismatchError",
@@ -153,6 +155,14 @@ class TurnAlreadyCommittedError(TurnkeeperError):
 
 class ContentionError(TurnkeeperError):
     """Other writers won every attempt; nothing was changed. Try again later, or route a memory to one process."""
+
+
+class CompactionError(TurnkeeperError):
+    """A compaction came to nothing: the summariser returned no message, or one is under way; nothing was changed."""
+
+
+class CompactionAbandonedError(ConflictError):
+    """What was summed up was replaced meanwhile; nothing was changed. Compact again, if it is still long."""
 
 
 class IdempotencyMismatchError(TurnkeeperError):

@@ -13,6 +13,7 @@ from turnkeeper.names import MemoryName
 __all__ = [
     "ADD",
     "CLEAR",
+    "COMPACT",
     "SET",
     "UNDO",
     "Committed",
@@ -35,11 +36,15 @@ __all__ = [
     "Unknown",
     "Version",
     "encode_payload",
+    "summed_up_to",
 ]
 
 ADD: Final = "add"
 SET: Final = "set"
 CLEAR: Final = "clear"
+COMPACT: Final = "compact"
+"""Starts the state with what sums up the messages up to an earlier entry; those after that one stay."""
+
 UNDO: Final = "undo"
 """Takes the state back to what it was after an earlier entry, and then adds the entry's own messages."""
 
@@ -93,11 +98,11 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     """One entry on its way into the log.
 
     Attributes:
-        op: "add", "set", "clear" or "undo".
+        op: "add", "set", "clear", "compact" or "undo".
         entry_id: 16 random bytes.
         messages: what it adds, or starts anew with.
         key: idempotency key and content digest, or None.
-        to: for "undo": number of the entry to whose state it goes back.
+        to: for "undo": number of the entry to whose state it goes back; for "compact": of the last one summed up.
         turn_id: the turn it belongs to; empty: none.
     """
 
@@ -203,6 +208,7 @@ class Loaded(msgspec.Struct, frozen=True, gc=False):
         system: the entry with the state's system message, where it is none of `entries` and these follow nothing
             known.
         continues: the entries follow what the query said was known.
+        start: the entry that starts the state, where it is none of `entries` and sums up what was before.
         older: the state starts with an entry that adds, though there is one before it.
     """
 
@@ -212,6 +218,7 @@ class Loaded(msgspec.Struct, frozen=True, gc=False):
     system: StoredEntry | None = None
     continues: bool = False
     older: bool = False
+    start: StoredEntry | None = None
 
 
 class StoredReceipt(msgspec.Struct, frozen=True, gc=False):
@@ -269,9 +276,24 @@ class Unknown(msgspec.Struct, frozen=True, gc=False):
 Outcome: TypeAlias = Committed | Conflict | Held | Duplicate | Rejected | NotCommitted | Unknown
 
 
+class _To(msgspec.Struct):
+    to: int = 0
+
+
+_decode_to = msgspec.json.Decoder(_To).decode
+
+
+def summed_up_to(entry: StoredEntry) -> int:
+    """Return the number of the last entry that a "compact" entry sums up; 0 when it can't be decoded."""
+    try:
+        return _decode_to(entry.payload).to
+    except msgspec.DecodeError:
+        return 0
+
+
 def encode_payload(entry: Entry) -> bytes:
     """Return an entry's payload: a JSON object, so that each kind of entry can say what it needs."""
     messages = b",".join([message.raw for message in entry.messages])
-    if entry.op == UNDO:
+    if entry.op in (UNDO, COMPACT):
         return b'{"to":%d,"messages":[%b]}' % (entry.to, messages)
     return b'{"messages":[%b]}' % messages

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Literal, NoReturn, TypeVar, Unpack
 
-from turnkeeper.config import Duration
+from turnkeeper.durations import Duration
 from turnkeeper.log import CLEAR, Receipt, Version
 from turnkeeper.messages import MessageLike
 from turnkeeper.names import MemoryName
 from turnkeeper.plan import EVERYTHING
+from turnkeeper.policies import Summarizer, keeping
 from turnkeeper.requests import DELETE, STATS, Request
 from turnkeeper.runtime import RuntimeCore
 from turnkeeper.stats import MemoryStats
 from turnkeeper.turns import Turn, TurnOptions, TurnSession, check_not_nested, run_in
-from turnkeeper.windows import Messages, Window
+from turnkeeper.windows import Messages, TurnWindow, Window
 from turnkeeper.writes import add_request, set_request, window_and_pruning
 
 __all__ = ["ChatMemory"]
@@ -152,6 +153,28 @@ class ChatMemory:
             TurnInterruptedError: the turn was interrupted; the function was cancelled.
         """
         return await run_in(self.turn(**options), function)
+
+    async def compact(self, summarizer: Summarizer, *, keep: TurnWindow | int = 20) -> Receipt | None:
+        """Put a summary in the place of the older turns, while adds and reads go on.
+
+        The summariser sees whole turns, never the current one. Its result replaces exactly what it saw; what was added
+        meanwhile stays. Every window shows it, behind the system message. What it replaces stays in the store.
+        Cancelled, nothing has changed, unless the summary was being committed.
+
+        Args:
+            summarizer: called with the messages to sum up and with the summary that stands for what was before them
+                (both tuples of `Message`); returns a text, which becomes a system message, or one message or several.
+                An async function, or a blocking one, which runs in a thread.
+            keep: the turns that stay as they are, as a `TurnWindow`, or as many messages.
+
+        Returns:
+            The receipt of the summary; None when there was nothing to sum up.
+
+        Raises:
+            CompactionError: one is under way in this runtime, or the summariser returned nothing.
+            CompactionAbandonedError: what it saw was replaced meanwhile.
+        """
+        return await self._core.compactor.compact(self._name, summarizer, keeping(keep))
 
     def _session(self, *options: Any) -> TurnSession:
         return TurnSession(self._core, self._name, self._window, self._prunes, *options)

@@ -7,14 +7,14 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from turnkeeper.errors import ConflictError, TurnConflictError, WindowOverflowError
-from turnkeeper.log import ADD, CLEAR, SET, UNDO, Entry, Lease, Receipt, Slice, Version
+from turnkeeper.errors import CompactionAbandonedError, ConflictError, TurnConflictError, WindowOverflowError
+from turnkeeper.log import ADD, CLEAR, COMPACT, SET, UNDO, Entry, Lease, Receipt, Slice, Version
 from turnkeeper.messages import Message
 from turnkeeper.names import MemoryName
-from turnkeeper.requests import DELETE, READ, TURN_ADD, TURN_READ, TURN_TRY, Request
-from turnkeeper.state import Log
+from turnkeeper.requests import DELETE, LOOK_BACK, READ, TURN_ADD, TURN_READ, TURN_TRY, Request
+from turnkeeper.state import Compactable, Log
 from turnkeeper.stats import MemoryStats
-from turnkeeper.windows import LimitedWindow, Messages, Unbounded, Window
+from turnkeeper.windows import LimitedWindow, Messages, TurnWindow, Unbounded, Window
 
 __all__ = ["EVERYTHING", "Plan", "apply", "conflicting"]
 
@@ -165,6 +165,19 @@ def _answer(log: Log, request: Request, plan: Plan, name: MemoryName, ids: bytes
                 return refusal
         else:
             log.replace(messages)
+    elif op in (LOOK_BACK, COMPACT):
+        if not log.complete:
+            plan.lacking = EVERYTHING, None
+            return None
+        if op == LOOK_BACK:
+            return _look_back(log, request, name)
+        if request.seen is None or not log.still(request.seen):
+            return CompactionAbandonedError(
+                f"memory {name.id!r} (namespace {name.namespace!r}): what was summed up was replaced meanwhile; "
+                "nothing was changed"
+            )
+        request.to = request.seen.to
+        log.compact(request.to, messages)
     elif op == UNDO:
         if not log.complete:
             plan.lacking = EVERYTHING, None
@@ -200,6 +213,15 @@ def _read(log: Log, request: Request, plan: Plan, name: MemoryName) -> Messages 
     if view is None:
         plan.lacking = window, limit
     return view
+
+
+def _look_back(log: Log, request: Request, name: MemoryName) -> Compactable | Exception | None:
+    window = request.window
+    assert isinstance(window, TurnWindow)
+    try:
+        return log.compactable(window, window.limit(name.id))
+    except Exception as error:  # a limit function of the user's
+        return error
 
 
 def conflicting(name: MemoryName, messages: tuple[Message, ...]) -> TurnConflictError:

@@ -8,6 +8,7 @@ import anyio
 
 from turnkeeper.log import Key, Version
 from turnkeeper.messages import Message
+from turnkeeper.state import Compactable
 from turnkeeper.turnstile import ENQUEUE, OpenTurn
 from turnkeeper.windows import Window
 
@@ -15,9 +16,11 @@ __all__ = [
     "ABANDONED",
     "DELETE",
     "DONE",
+    "LOOK_BACK",
     "OPEN_TURN",
     "QUEUED",
     "READ",
+    "READING",
     "STATS",
     "TAKEN",
     "TURN_ADD",
@@ -27,12 +30,16 @@ __all__ = [
 ]
 
 DELETE: Final = "delete"
+LOOK_BACK: Final = "look back"
 OPEN_TURN: Final = "open turn"
 TURN_ADD: Final = "turn add"
 TURN_READ: Final = "turn read"
 TURN_TRY: Final = "turn try"
 READ: Final = "read"
 STATS: Final = "stats"
+
+READING: Final = frozenset((READ, STATS, LOOK_BACK))
+"""What changes nothing, and so waits for nobody's turn."""
 
 QUEUED: Final = 0
 """In the mailbox, or on its way there: a caller that leaves now has changed nothing."""
@@ -59,6 +66,7 @@ class Request:
         turn: the turn that it opens, or belongs to.
         on_busy: what an opening does while another turn is open.
         to: for an undo: the entry to whose state it goes back.
+        seen: for a compaction: what its messages sum up.
         ends: whether the turn ends with it, whatever its outcome.
         state: QUEUED, TAKEN, ABANDONED or DONE.
         done: set when the answer is there; made when the request enters its event loop.
@@ -76,6 +84,7 @@ class Request:
         "op",
         "prunes",
         "result",
+        "seen",
         "size",
         "state",
         "to",
@@ -109,6 +118,7 @@ class Request:
         self.on_busy: str = on_busy
         self.ends: bool = ends
         self.to: int = 0
+        self.seen: Compactable | None = None
         self.state: int = QUEUED
         self.result: Any = None
         self.error: Exception | None = None

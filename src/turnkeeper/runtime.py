@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import Context
 from functools import partial
 from threading import get_ident
@@ -20,6 +20,7 @@ from anyio.lowlevel import checkpoint
 from turnkeeper.actor import Actor, closed
 from turnkeeper.admission import Admission
 from turnkeeper.committer import Committer, Reader, wrapped
+from turnkeeper.compaction import Compactor
 from turnkeeper.config import Settings
 from turnkeeper.errors import (
     InvalidArgumentError,
@@ -82,6 +83,7 @@ class RuntimeCore:
         self._services: Services
         self._residency: Residency
         self._admission: Admission
+        self._compactor: Compactor
         self._lanes: tuple[Lane, Lane] | tuple[()] = ()
 
     # Life
@@ -129,6 +131,16 @@ class RuntimeCore:
             raise
         self._state = _OPEN
 
+    def spawn_task(self, function: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
+        """Run a task of the runtime's own until it closes."""
+        self._clean.run(self._group.start_soon, function, *arguments)
+
+    @property
+    def compactor(self) -> Compactor:
+        """What compacts this runtime's memories."""
+        self.check_usable()
+        return self._compactor
+
     def holds_store(self) -> bool:
         """Whether the store is open, or on its way there or back."""
         return self._store_open
@@ -154,6 +166,9 @@ class RuntimeCore:
             strong=strong,
             shared=store.shared,
         )
+        self._compactor = Compactor(self, settings.compaction, settings.max_compactions)
+        if settings.compaction is not None:
+            services.policy = self._compactor.look
         self._residency = services.residency = Residency(settings, lambda name: Actor(name, services))
 
     async def _keep(self) -> None:
@@ -465,6 +480,8 @@ class RuntimeCore:
             unknown_outcomes=self._services.unknown_outcomes,
             unloads=residency.unloads,
             failed_at_close=self._failed_at_close,
+            compactions=self._compactor.done,
+            compaction_failures=self._compactor.failures,
         )
 
 

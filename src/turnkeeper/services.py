@@ -15,6 +15,7 @@ from turnkeeper.committer import Committer, Reader
 from turnkeeper.config import Settings
 from turnkeeper.names import MemoryName
 from turnkeeper.requests import Request
+from turnkeeper.state import Log
 
 if TYPE_CHECKING:
     from turnkeeper.actor import Actor
@@ -32,6 +33,7 @@ class Services:
         residency: set once it is made, since it needs the actors' maker.
         strong: reads check the head first.
         shared: other processes may write, so a turn needs a lease.
+        policy: told of each commit, to compact what has become long; None without a policy.
         stopping: the runtime ends: a cancelled task is meant to be.
         doubtful: memories with a commit of unknown outcome, which may still land: until one of theirs succeeds, and
             so fences the old one off, their reads check the store.
@@ -46,6 +48,7 @@ class Services:
         "doubtful",
         "make_event",
         "now",
+        "policy",
         "random_bytes",
         "reader",
         "residency",
@@ -82,6 +85,7 @@ class Services:
         # One for each runtime, because processes forked from one parent would share its numbers.
         self.random_bytes: Callable[[int], bytes] = Random(os.urandom(32)).randbytes
         self.residency: Residency
+        self.policy: Callable[[MemoryName, Log], None] | None = None
         self.stopping: bool = False
         self.doubtful: set[MemoryName] = set()
         self.conflicts: int = 0

@@ -9,18 +9,18 @@ from typing import Final, TypeAlias
 import msgspec
 
 from turnkeeper.errors import MemoryCorruptError
-from turnkeeper.log import ADD, CLEAR, SET, UNDO, Head, Loaded, StoredEntry, Version
+from turnkeeper.log import ADD, CLEAR, COMPACT, SET, UNDO, Head, Loaded, StoredEntry, Version, summed_up_to
 from turnkeeper.messages import Message, SystemMessage, place_message, restore_message, version_of
 from turnkeeper.names import MemoryName
-from turnkeeper.windows import Messages, Window
-from turnkeeper.windows.transcript import Transcript, current_system
-from turnkeeper.windows.view import View, view_of
+from turnkeeper.windows import LimitedWindow, Messages, TurnWindow, Window
+from turnkeeper.windows.transcript import Transcript, current_system, unit_version
+from turnkeeper.windows.view import View, rendered, view_of
 from turnkeeper.wire import decode, encode
 
-__all__ = ["Log", "Mark", "fold"]
+__all__ = ["Compactable", "Log", "Mark", "fold"]
 
 _REPLACING: Final = frozenset((SET, CLEAR))
-_KNOWN: Final = frozenset((ADD, SET, CLEAR, UNDO))
+_KNOWN: Final = frozenset((ADD, SET, CLEAR, COMPACT, UNDO))
 
 _SLACK: Final = 64
 """Units that may stay though no window reaches them, beside as many as are reached: leaving is done in bulk."""
@@ -31,9 +31,29 @@ class _Payload(msgspec.Struct):
     to: int = 0
 
 
-Mark: TypeAlias = tuple[int, int, int, bool, list[Message], int, Transcript, int]
+Mark: TypeAlias = tuple[int, int, int, int, list[Message], int, Transcript, int]
 
 _decode_payload = msgspec.json.Decoder(_Payload).decode
+
+
+class Compactable(msgspec.Struct, frozen=True, gc=False):
+    """The older part of a log, to be summed up.
+
+    Attributes:
+        messages: as a window shows them, without the current system message.
+        summary: what stands for what was before them already.
+        to: number of the last entry among them.
+        mid: the memory's row.
+        base: number of the entry that starts the state.
+        count: how many messages lie before `to`.
+    """
+
+    messages: tuple[Message, ...]
+    summary: tuple[Message, ...]
+    to: int
+    mid: int
+    base: int
+    count: int
 
 
 class Log:
@@ -44,7 +64,7 @@ class Log:
         n: number of the last entry, tentative ones included.
         base: number of the entry that starts the state.
         size: bytes of the encoded messages held.
-        complete: whether all messages of the state are held.
+        after: all entries behind this one are held; -1: the whole state is.
         created_at: microseconds since the epoch, 0 while there is no row.
         updated_at: the same of the last committed entry.
     """
@@ -52,8 +72,8 @@ class Log:
     __slots__ = (
         "_messages",
         "_transcript",
+        "after",
         "base",
-        "complete",
         "created_at",
         "mid",
         "n",
@@ -67,11 +87,16 @@ class Log:
         self.n: int = 0
         self.base: int = 0
         self.size: int = 0
-        self.complete: bool = True
+        self.after: int = -1
         self.created_at: int = head.created_at if head else 0
         self.updated_at: int = head.updated_at if head else 0
         self._messages: list[Message] = []
         self._transcript: Transcript = Transcript()
+
+    @property
+    def complete(self) -> bool:
+        """Whether all messages of the state are held."""
+        return self.after < 0
 
     @property
     def version(self) -> Version:
@@ -86,8 +111,10 @@ class Log:
 
     @property
     def count(self) -> int:
-        """How many messages are held."""
-        return len(self._messages)
+        """How many messages are held, with the summary and the system message that stand for older ones."""
+        transcript = self._transcript
+        older = transcript.system is not None and transcript.system_at < 0
+        return len(self._messages) + len(transcript.summary) + older
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -126,7 +153,7 @@ class Log:
         self.n += 1
         self.base = self.n
         self.size = 0
-        self.complete = True
+        self.after = -1
         # New ones, so that the old ones are whole for a rollback.
         self._messages = []
         self._transcript = Transcript()
@@ -140,15 +167,38 @@ class Log:
 
         Costs a step for each message kept.
         """
-        kept = [message for message in self._messages if version_of(message) <= to]
-        system = self._transcript.system if self._transcript.system_at < 0 else None
+        transcript = self._transcript
+        system = transcript.system if transcript.system_at < 0 else None
         self.n += 1
-        # New ones, so that the old ones are whole for a rollback.
-        self._messages, self._transcript = kept, Transcript(system)
-        for message in kept:
-            self._transcript.push(message)
-        self.size = sum([len(message.raw) for message in kept])
+        kept = [message for message in self._messages if version_of(message) <= to]
+        self._rebuild(kept, Transcript(system, transcript.summary))
         self._take(messages, None, None, False)
+
+    def compact(self, to: int, summary: tuple[Message, ...]) -> None:
+        """Take the next entry, one that puts a summary in the place of everything up to entry `to`.
+
+        The current system message stays. Costs a step for each message kept.
+        """
+        transcript = self._transcript
+        system = transcript.system
+        if system is not None and version_of(system) > to:
+            system = None  # it comes again with its entry
+        self.n += 1
+        self.base = self.n
+        if self.after <= to:
+            self.after = -1
+        for index, message in enumerate(summary):
+            place_message(message, self.n, index)
+        kept = [message for message in self._messages if version_of(message) > to]
+        self._rebuild(kept, Transcript(system, summary))
+
+    def _rebuild(self, kept: list[Message], transcript: Transcript) -> None:
+        # New ones, so that the old ones are whole for a rollback.
+        self._messages, self._transcript = kept, transcript
+        older = transcript.summary if transcript.system is None else (transcript.system, *transcript.summary)
+        self.size = sum([len(message.raw) for message in (*older, *kept)])
+        for message in kept:
+            transcript.push(message)
 
     def _take(self, messages: tuple[Message, ...], window: Window | None, limit: int | None, judging: bool) -> bool:
         transcript, n = self._transcript, self.n
@@ -175,16 +225,25 @@ class Log:
         """Begin a round of tentative entries: what is held now stays. Return what `rollback` goes back to."""
         transcript, messages = self._transcript, self._messages
         transcript.begin()
-        return self.n, self.base, self.size, self.complete, messages, len(messages), transcript, 0
+        return self.n, self.base, self.size, self.after, messages, len(messages), transcript, 0
 
     def mark(self) -> Mark:
         """Note where the log stands, between tentative entries."""
         transcript = self._transcript
-        return self.n, self.base, self.size, self.complete, self._messages, self.count, transcript, transcript.pushed
+        return (
+            self.n,
+            self.base,
+            self.size,
+            self.after,
+            self._messages,
+            len(self._messages),
+            transcript,
+            transcript.pushed,
+        )
 
     def rollback(self, mark: Mark) -> None:
         """Drop all entries since `mark`; costs one step for each message dropped."""
-        self.n, self.base, self.size, self.complete, self._messages, count, self._transcript, pushed = mark
+        self.n, self.base, self.size, self.after, self._messages, count, self._transcript, pushed = mark
         while self._transcript.pushed > pushed:
             self._transcript.pop()
         del self._messages[count:]
@@ -198,6 +257,35 @@ class Log:
         self.created_at = at
         return True
 
+    # Compacting
+
+    def compactable(self, keep: TurnWindow, limit: int) -> Compactable | None:
+        """Return what may be summed up so that a window has room for the rest; None: nothing. Needs all messages.
+
+        Only whole turns, and so closed exchanges; never the current one, and whole entries.
+        """
+        view, transcript = self._settled(keep, limit), self._transcript
+        first = view.first(transcript)
+        if not transcript.turns or first <= transcript.start:
+            return None
+        to = transcript.version(first) - 1
+        units = [unit for unit in transcript.units[: first - transcript.start] if unit_version(unit) <= to]
+        seen = tuple(rendered(units, transcript.system))
+        if not seen:
+            return None
+        return Compactable(seen, transcript.summary, to, self.mid, self.base, self._count_until(to))
+
+    def still(self, compactable: Compactable) -> bool:
+        """Tell whether what was to be summed up is what it was. Needs all messages."""
+        return (
+            self.base == compactable.base
+            and self.mid == compactable.mid
+            and self._count_until(compactable.to) == compactable.count
+        )
+
+    def _count_until(self, version: int) -> int:
+        return sum([version_of(message) <= version for message in self._messages])
+
     # Reading
 
     def covers(self, window: Window, limit: int | None) -> bool:
@@ -206,6 +294,12 @@ class Log:
             return True
         view = self._settled(window, limit)
         return view.covered(self._transcript, self.complete)
+
+    def hides(self, window: LimitedWindow, limit: int) -> bool:
+        """Tell whether the state has more than a window shows."""
+        view, transcript = self._settled(window, limit), self._transcript
+        first = 0 if not window.whole_turns or not transcript.turns else transcript.turns[0] - transcript.start
+        return not self.complete or view.first(transcript) > transcript.start + first
 
     def view(self, window: Window, limit: int | None) -> Messages | None:
         """Return what a window shows, the same object until that or the version changes; None: older ones are needed.
@@ -264,14 +358,17 @@ class Log:
         first = min([view.needed(transcript) for view in transcript.views])
         if first - transcript.start <= _SLACK + transcript.end - first:
             return
-        self._let_go(transcript.version(first))
-        self.complete = False
+        version = transcript.version(first)
+        self._let_go(version)
+        self.after = version - 1
 
     def prunable(self, window: Window, limit: int) -> int:
-        """Return the number of the entry before which this window shows none, but for the system message."""
+        """Return the number of the entry before which this window shows none, but for the system message; 0: none."""
+        if self._transcript.summary:
+            return 0  # the entry that sums up stands behind some that it left
         view, transcript = self._settled(window, limit), self._transcript
         if not view.covered(transcript, self.complete):
-            return self.base
+            return 0
         first = view.first(transcript)
         return transcript.version(first) if first < transcript.end else max(self.n, self.base)
 
@@ -279,7 +376,8 @@ class Log:
         """Note that the entries before `base` are gone, but for the system message. Only where nothing is tentative."""
         self._let_go(base)
         self.base = base
-        self.complete = self.complete or not self._messages or version_of(self._messages[0]) == base
+        if self.after < base:
+            self.after = -1
 
     def _let_go(self, version: int) -> None:
         """Drop the entries before this version. A result that came later for a call that goes is hidden with it."""
@@ -316,12 +414,12 @@ class Log:
         self.updated_at = loaded.head.updated_at
         return self
 
-    def _start(self, head: Head, after: int, system: Message | None) -> None:
+    def _start(self, head: Head, first: int, after: int, system: Message | None, summary: tuple[Message, ...]) -> None:
         """Stand before the state's first entry, or behind an older part that is not held."""
-        self.n = after or max(head.base - 1, 0)
+        self.n = after or first - 1
         self.base = head.base
-        self.complete = not after
-        self._transcript = Transcript(system)
+        self.after = after or -1
+        self._rebuild([], Transcript(system, summary))
 
 
 def fold(loaded: Loaded, name: MemoryName) -> Log:
@@ -335,14 +433,21 @@ def fold(loaded: Loaded, name: MemoryName) -> Log:
     if head is not None:
         if loaded.older:
             raise MemoryCorruptError(name.id, name.namespace, head.base, "the state begins in the middle of the log")
-        log._start(head, loaded.after, _system_of(loaded, head, name))
+        start = loaded.start or next((entry for entry in loaded.entries if entry.version == head.base), None)
+        first = max(head.base, 1) if start is None or start.op != COMPACT else summed_up_to(start) + 1
+        summary: tuple[Message, ...] = ()
+        if loaded.start is not None:
+            summary = _content(loaded.start, name)[1]
+            for index, message in enumerate(summary):
+                place_message(message, head.base, index)
+        log._start(head, first, loaded.after, _system_of(loaded, head, first, name), summary)
         _apply(log, loaded.entries, head, name)
         log.begin()
     return log
 
 
-def _system_of(loaded: Loaded, head: Head, name: MemoryName) -> Message | None:
-    if not 0 < head.system <= (loaded.after or head.base - 1):
+def _system_of(loaded: Loaded, head: Head, first: int, name: MemoryName) -> Message | None:
+    if not 0 < head.system <= (loaded.after or first - 1):
         return None
     if loaded.system is None or loaded.system.version != head.system:
         raise MemoryCorruptError(name.id, name.namespace, head.system, "the entry is missing")
@@ -365,6 +470,8 @@ def _apply(log: Log, entries: Iterable[StoredEntry], head: Head, name: MemoryNam
             log.replace(messages)
         elif entry.op == UNDO:
             log.undo(to, messages)
+        elif entry.op == COMPACT:
+            log.compact(to, messages)
         else:
             log.append(messages)
     if log.base < head.base <= log.n:

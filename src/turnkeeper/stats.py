@@ -49,6 +49,8 @@ class RuntimeStats(msgspec.Struct, frozen=True, gc=False):
         conflicts: commits that another writer forestalled, each applied anew.
         unknown_outcomes: requests answered with OutcomeUnknownError.
         unloads: memories dropped from RAM.
+        compactions: summaries committed in the place of older messages.
+        compaction_failures: attempts of a `CompactionPolicy` that came to nothing.
         failed_at_close: requests failed with RuntimeClosedError, or OutcomeUnknownError, because closing took too long.
     """
 
@@ -71,3 +73,5 @@ class RuntimeStats(msgspec.Struct, frozen=True, gc=False):
     unknown_outcomes: int
     unloads: int
     failed_at_close: int
+    compactions: int = 0
+    compaction_failures: int = 0

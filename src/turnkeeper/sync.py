@@ -13,7 +13,8 @@ from typing import Any, Final, Literal, NoReturn, Self, TypeVar, Unpack, cast
 
 from anyio.from_thread import start_blocking_portal
 
-from turnkeeper.config import Duration, RuntimeOptions
+from turnkeeper.config import RuntimeOptions
+from turnkeeper.durations import Duration
 from turnkeeper.errors import (
     InvalidArgumentError,
     MissingExtraError,
@@ -25,12 +26,13 @@ from turnkeeper.log import CLEAR, Receipt, Version
 from turnkeeper.messages import MessageLike
 from turnkeeper.names import MemoryName, memory_name
 from turnkeeper.plan import EVERYTHING
+from turnkeeper.policies import Summarizer, keeping
 from turnkeeper.requests import DELETE, STATS, Request
 from turnkeeper.runtime import RuntimeCore, make_core
 from turnkeeper.stats import MemoryStats, RuntimeStats
 from turnkeeper.stores import Store
 from turnkeeper.turns import TurnSession, check_not_nested, enter, leave
-from turnkeeper.windows import Messages, Window
+from turnkeeper.windows import Messages, TurnWindow, Window
 from turnkeeper.writes import add_request, set_request, window_and_pruning
 
 __all__ = ["SyncChatMemory", "SyncRuntime", "SyncTurn", "open_sync_runtime"]
@@ -114,6 +116,14 @@ class SyncChatMemory:
         """Return a turn, to be opened by `with`; see `ChatMemory.turn`."""
         options = self._window, self._prunes, on_busy, commit, idempotency_key, timeout, max_duration
         return SyncTurn(TurnSession(self._core, self._name, *options))
+
+    def compact(self, summarizer: Summarizer, *, keep: TurnWindow | int = 20) -> Receipt | None:
+        """Put a summary in the place of the older turns; see `ChatMemory.compact`."""
+
+        async def compact() -> Receipt | None:
+            return await self._core.compactor.compact(self._name, summarizer, keeping(keep))
+
+        return cast("Receipt | None", _call(self._core, "await memory.compact(…)", compact))
 
     def _submit(self, method: str, request: Request) -> Any:
         return _call(self._core, f"await memory.{method}(…)", partial(self._core.submit, self._name, request))

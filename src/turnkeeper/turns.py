@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NoReturn, Self, TypedDict, TypeVar
 import anyio
 from anyio.lowlevel import checkpoint
 
-from turnkeeper.config import Duration, seconds
+from turnkeeper.durations import Duration, seconds
 from turnkeeper.errors import InvalidArgumentError, NestedTurnError, TurnBusyError, TurnEndedError
 from turnkeeper.log import Key, Receipt
 from turnkeeper.messages import Message, MessageLike

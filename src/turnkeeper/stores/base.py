@@ -63,9 +63,9 @@ class Store(ABC):
 
         A slice whose `expected` is not the head's version is a `Conflict`; one with a key that is in use a
         `Duplicate`; one of a memory on which another turn holds a lease that has not expired is `Held`, unless it
-        steals that lease. Only a `shared` store needs leases; taking one on a memory that does not exist makes its row,
-        at version 0, and giving it back at that version removes it. An entry's key becomes a receipt that lives for `receipt_ttl` seconds. When this raises, what
-        happened is looked up with `settle`.
+        steals that lease. Only a `shared` store needs leases; taking one on a memory that does not exist makes its
+        row, at version 0, and giving it back at that version removes it. An entry's key becomes a receipt that
+        lives for `receipt_ttl` seconds. When this raises, what happened is looked up with `settle`.
         """
 
     @abstractmethod

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from turnkeeper.log import (
+    COMPACT,
     Committed,
     Conflict,
     Duplicate,
@@ -24,6 +25,7 @@ from turnkeeper.log import (
     Unknown,
     Version,
     encode_payload,
+    summed_up_to,
 )
 from turnkeeper.names import MemoryName
 from turnkeeper.stores.base import Listed, Store
@@ -172,10 +174,15 @@ class InMemoryStore(Store):
         last = row.version
         if known is not None and known.mid == row.mid and row.base <= known.n:
             return Loaded(row.head(), known.n, row.stored(known.n + 1, last), continues=True)
-        base = max(row.base, 1)
+        base, start = max(row.base, 1), None
+        if row.base and row.entries[row.base - 1 - row.pruned].op == COMPACT:
+            start = row.stored(row.base, row.base)[0]
+            base = summed_up_to(start) + 1
         first = max(base, last + 1 - query.newest) if query.newest else base
         system = row.stored(row.system, row.system)[0] if 0 < row.system < first else None
-        return Loaded(row.head(), first - 1 if first > base else 0, row.stored(first, last), system)
+        if start is not None and start.version >= first:
+            start = None  # it is among them
+        return Loaded(row.head(), first - 1 if first > base else 0, row.stored(first, last), system, start=start)
 
     def receipts(self, names_and_keys: Sequence[tuple[MemoryName, str]]) -> list[StoredReceipt | None]:
         """Look up idempotency keys."""

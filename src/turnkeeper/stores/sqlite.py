@@ -14,6 +14,7 @@ from urllib.parse import quote
 from turnkeeper.errors import StoreError, StoreFormatError, StoreInUseError, StoreUnavailableError
 from turnkeeper.log import (
     ADD,
+    COMPACT,
     Committed,
     Conflict,
     Duplicate,
@@ -32,6 +33,7 @@ from turnkeeper.log import (
     Unknown,
     Version,
     encode_payload,
+    summed_up_to,
 )
 from turnkeeper.names import MemoryName
 from turnkeeper.stores.base import Listed, Store
@@ -416,6 +418,11 @@ class SQLiteStore(Store):
             rows = connection.execute(_ENTRIES, (head.mid, known.n + 1)) if known.n < head.version else ()
             return Loaded(head, known.n, tuple([StoredEntry(*row) for row in rows]), continues=True)
         base = max(head.base, 1)
+        start = self._entry(connection, head.mid, base) if head.base else None
+        if start is not None and start.op == COMPACT:
+            base = summed_up_to(start) + 1
+        else:
+            start = None
         if query.newest:
             rows = reversed(connection.execute(_NEWEST, (head.mid, base, query.newest)).fetchall())
         else:
@@ -424,9 +431,11 @@ class SQLiteStore(Store):
         first = entries[0].version if len(entries) == query.newest > 0 else base
         system = self._entry(connection, head.mid, head.system) if 0 < head.system < first else None
         older = False
-        if first == base > 1 and entries and entries[0].op == ADD:
+        if start is None and first == base > 1 and entries and entries[0].op == ADD:
             older = self._entry(connection, head.mid, base - 1) is not None and base - 1 != head.system
-        return Loaded(head, 0 if first == base else first - 1, entries, system, older=older)
+        if start is not None and start.version >= first:
+            start = None  # it is among them
+        return Loaded(head, 0 if first == base else first - 1, entries, system, older=older, start=start)
 
     def _entry(self, connection: sqlite3.Connection, mid: int, version: int) -> StoredEntry | None:
         row = connection.execute(f"{_ENTRIES} LIMIT 1", (mid, version)).fetchone()

@@ -56,6 +56,11 @@ class LimitedWindow(Window):
         return 0
 
     @property
+    def counts_turns(self) -> bool:
+        """Whether the limit is a number of turns: then only these count."""
+        return False
+
+    @property
     def least(self) -> int:
         """The least that a message, or a turn of a window of whole turns, can cost."""
         return 1
@@ -262,6 +267,11 @@ class TurnWindow(_CountingWindow):
     def least(self) -> int:
         """A turn has a message at least; a counter may find that it costs nothing."""
         return 1 if self.max_tokens is None else 0
+
+    @property
+    def counts_turns(self) -> bool:
+        """Whether it was made with `max_turns`."""
+        return self.max_turns is not None
 
     def count(self, messages: tuple[Message, ...]) -> None:
         """Count new messages, where tokens are the limit."""

@@ -18,7 +18,7 @@ from turnkeeper.messages import (
 if TYPE_CHECKING:
     from turnkeeper.windows.view import View
 
-__all__ = ["Exchange", "Transcript", "Unit", "current_system"]
+__all__ = ["Exchange", "Transcript", "Unit", "current_system", "unit_version"]
 
 _HIDDEN: Final = -1
 """In the trail: a result that answers nothing, and so is in no unit."""
@@ -85,18 +85,20 @@ class Transcript:
         system: the current system message, also when it stands before the units held: the last that differed from
             the one before.
         system_at: its unit's number, -1 when it stands before the units held or there is none.
+        summary: what stands for the messages before the units; each window shows it, whatever its roles are.
         views: what windows have made of this transcript.
     """
 
-    __slots__ = ("_open", "_trail", "start", "system", "system_at", "turns", "units", "views")
+    __slots__ = ("_open", "_trail", "start", "summary", "system", "system_at", "turns", "units", "views")
 
-    def __init__(self, system: Message | None = None) -> None:
-        """Start empty, behind an older part with this system message."""
+    def __init__(self, system: Message | None = None, summary: tuple[Message, ...] = ()) -> None:
+        """Start empty, behind an older part with this system message, or one that was summed up."""
         self.start: int = 0
         self.units: list[Unit] = []
         self.turns: list[int] = []
         self.system: Message | None = system
         self.system_at: int = -1
+        self.summary: tuple[Message, ...] = summary
         self.views: list[View] = []
         self._open: dict[str, list[int]] = {}  # numbers of the units with unanswered calls, by link
         self._trail: list[tuple[int, Message | None, int] | int] = []  # what `pop` needs, see there
@@ -190,13 +192,17 @@ class Transcript:
 
     def version(self, number: int) -> int:
         """Return the number of the log entry in which a unit begins."""
-        unit = self.units[number - self.start]
-        return version_of(unit.call if isinstance(unit, Exchange) else unit)
+        return unit_version(self.units[number - self.start])
 
     def _exchange(self, number: int) -> Exchange:
         unit = self.units[number - self.start]
         assert isinstance(unit, Exchange)
         return unit
+
+
+def unit_version(unit: Unit) -> int:
+    """Return the number of the log entry in which a unit begins."""
+    return version_of(unit.call if isinstance(unit, Exchange) else unit)
 
 
 def current_system(messages: tuple[Message, ...]) -> int:

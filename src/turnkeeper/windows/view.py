@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from turnkeeper.log import Version
 from turnkeeper.messages import Message, SystemMessage
 from turnkeeper.windows.base import Messages, Unbounded, Window
 from turnkeeper.windows.limited import LimitedWindow
-from turnkeeper.windows.transcript import Exchange, Transcript
+from turnkeeper.windows.transcript import Exchange, Transcript, Unit
 
-__all__ = ["LimitedView", "View", "WholeView", "view_of"]
+__all__ = ["LimitedView", "View", "WholeView", "rendered", "view_of"]
+
+_CLOSING: Final = Unbounded()
 
 _MAX_VIEWS: Final = 4
 """Windows that one memory's state is kept for at a time; the one used longest ago goes first."""
@@ -130,8 +133,10 @@ class WholeView:
             if last >= transcript.start:
                 _render(transcript.units[-1], True, self.window, flat)
             everything = flat
-            if transcript.system is not None and transcript.system_at < 0:
-                everything = [transcript.system, *flat]  # all that is left of what was pruned
+            if transcript.summary or (transcript.system is not None and transcript.system_at < 0):
+                # All that is left of what was pruned or summed up.
+                system = () if transcript.system is None or transcript.system_at >= 0 else (transcript.system,)
+                everything = [*system, *transcript.summary, *flat]
             shown = everything if isinstance(self.window, Unbounded) else self.window.view(tuple(everything))
             self.shown = Messages(shown, version)
             del flat[held:]
@@ -260,7 +265,7 @@ class LimitedView:
         assert limit is not None
         window, costs = self.window, self._costs
         start = transcript.start
-        room = limit - window.overhead - self._system_cost(transcript)
+        room = limit - window.overhead - self._fixed_cost(transcript)
         self._limit = limit
         before = self._first
         left = room - self._total
@@ -283,9 +288,12 @@ class LimitedView:
         if self._first != before:
             self.shown = None
 
-    def _system_cost(self, transcript: Transcript) -> int:
-        system = transcript.system
-        return 0 if system is None else self.window.weigh(system)
+    def _fixed_cost(self, transcript: Transcript) -> int:
+        system, window = transcript.system, self.window
+        cost = 0 if system is None else window.weigh(system)
+        if transcript.summary and not window.counts_turns:
+            cost += sum([window.weigh(message) for message in transcript.summary])
+        return cost
 
     def _floor(self, transcript: Transcript) -> int:
         """Number of the last unit that may become the first visible one."""
@@ -348,7 +356,8 @@ class LimitedView:
             return None
         assert self._room is not None
         # An empty list fits any limit, whatever the counter charges for one.
-        overflow = self._room < 0 and (self._first < transcript.end or transcript.system is not None)
+        held = self._first < transcript.end or transcript.system is not None or bool(transcript.summary)
+        overflow = self._room < 0 and held
         shown = self.shown
         if shown is None or shown.version != version or shown.overflow != overflow:
             shown = self.shown = self._show(transcript, version, overflow)
@@ -374,7 +383,11 @@ class LimitedView:
         held = len(flat)
         if last >= self._first:
             self._render(transcript, last, True)
-        shown = Messages(flat if system is None or in_place is not None else [system, *flat], version, overflow)
+        visible = flat
+        if transcript.summary or (system is not None and in_place is None):
+            first = () if system is None or in_place is not None else (system,)
+            visible = [*first, *transcript.summary, *flat]
+        shown = Messages(visible, version, overflow)
         del flat[held:]
         return shown
 
@@ -404,6 +417,15 @@ def _render(unit: Message | Exchange, current: bool, window: Window, into: list[
     into.extend(unit.results)
     if unit.missing and not current and window.on_unanswered == "close":
         into.extend(unit.lost())
+
+
+def rendered(units: Sequence[Unit], without: Message | None) -> list[Message]:
+    """Return the messages of units that are not current, valid by themselves, but for one of them."""
+    messages: list[Message] = []
+    for unit in units:
+        if unit is not without:
+            _render(unit, False, _CLOSING, messages)
+    return messages
 
 
 def view_of(window: Window, transcript: Transcript) -> View:
