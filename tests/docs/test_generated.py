@@ -23,6 +23,9 @@ DOCS = REPOSITORY / "docs"
 DEFAULTS: dict[str, object] = {
     "window": Unbounded,
     "history": "keep",
+    "compaction": None,
+    "max_compactions": 4,
+    "turn_lease": 30.0,
     "durability": "full",
     "consistency": None,
     "mailbox_size": 256,
