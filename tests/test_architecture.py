@@ -43,7 +43,20 @@ LAYERS: tuple[frozenset[str], ...] = (
     ),
     frozenset({"stores"}),
     frozenset({"lane", "committer"}),
-    frozenset({"turnstile", "compaction", "requests", "admission", "plan", "services", "actor", "residency"}),
+    frozenset(
+        {
+            "turnstile",
+            "compaction",
+            "requests",
+            "admission",
+            "plan",
+            "services",
+            "ledger",
+            "turning",
+            "actor",
+            "residency",
+        }
+    ),
     frozenset({"runtime"}),
     frozenset({"testing"}),
     frozenset({"memory", "turns", "writes"}),

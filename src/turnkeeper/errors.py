@@ -237,6 +237,11 @@ class MemoryCorruptError(StoreError):
         )
 
 
+def closed() -> RuntimeClosedError:
+    """Make the error of those who were still waiting when the runtime closed."""
+    return RuntimeClosedError("the runtime closed before the request was run; nothing was changed")
+
+
 E = TypeVar("E", bound=TurnkeeperError)
 
 

@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup
 from anyio.from_thread import BlockingPortal
 from anyio.lowlevel import checkpoint
 
-from turnkeeper.actor import Actor, closed
+from turnkeeper.actor import Actor
 from turnkeeper.admission import Admission
 from turnkeeper.committer import Committer, Reader, wrapped
 from turnkeeper.compaction import Compactor
@@ -29,6 +29,7 @@ from turnkeeper.errors import (
     StoreError,
     StoreInUseError,
     StoreUnavailableError,
+    closed,
 )
 from turnkeeper.lane import Job, Lane, LaneTimeoutError
 from turnkeeper.names import MemoryName

@@ -1,0 +1,278 @@
+"""One memory's log, and its way into the store and out of it: loading, rounds of tentative entries, outcomes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from random import random
+from typing import Final
+
+import anyio
+
+from turnkeeper.committer import Fetch, Reach
+from turnkeeper.errors import (
+    ContentionError,
+    IdempotencyMismatchError,
+    MemoryCorruptError,
+    OutcomeUnknownError,
+    StoreError,
+    fresh,
+)
+from turnkeeper.log import (
+    Committed,
+    Conflict,
+    Duplicate,
+    Held,
+    Key,
+    NotCommitted,
+    Receipt,
+    Rejected,
+    StoredReceipt,
+    Version,
+)
+from turnkeeper.names import MemoryName
+from turnkeeper.plan import EVERYTHING, Plan, apply, conflicting
+from turnkeeper.requests import DELETE, DONE, QUEUED, READING, TAKEN, Request
+from turnkeeper.services import Services
+from turnkeeper.state import Log
+from turnkeeper.turnstile import Turnstile
+
+__all__ = ["LARGEST_BATCH", "Ledger"]
+
+FIRST_BACKOFF: Final = 0.001
+LONGEST_BACKOFF: Final = 0.05
+"""Seconds to let others through after losing a race, times the attempts so far and a random share."""
+
+LARGEST_BATCH: Final = 128
+"""Requests taken from a mailbox at once: a slice of bounded size, and a chance for others in between."""
+
+
+class Ledger(ABC):
+    """What an actor is besides its mailbox: the owner of a log, who alone applies requests to it and commits them.
+
+    Nothing here is thread-safe, and one task at a time runs it.
+    """
+
+    __slots__ = ("_corrupt", "_lease", "_log", "_services", "_turnstile", "_writing", "name")
+
+    def __init__(self, name: MemoryName, services: Services) -> None:
+        self.name: MemoryName = name
+        self._services = services
+        self._log: Log | None = None
+        self._corrupt: MemoryCorruptError | None = None
+        self._writing: list[Request] | None = None
+        self._turnstile: Turnstile | None = None  # comes with the first turn
+        self._lease = b""  # the turn that holds the store's lease for us
+
+    @abstractmethod
+    def _answer(self, request: Request, result: object) -> None:
+        """Answer a request, once."""
+
+    # Reading the store
+
+    async def _load(self, request: Request) -> StoreError | None:
+        """Read as much of the memory as a request needs; return what prevented it."""
+        return await self._fetch(None, self._reach(request))
+
+    async def _refresh(self, request: Request) -> StoreError | None:
+        """Read what other writers added since, or as much as a request needs; return what prevented it."""
+        known = None if self._log is None or self._corrupt else self._log.version
+        return await self._fetch(known, self._reach(request))
+
+    def _reach(self, request: Request) -> Reach | None:
+        """Return what of the memory a request needs; None: its head."""
+        if request.window is None:
+            return None
+        try:
+            return request.window, request.window.limit(self.name.id)
+        except Exception:  # a limit function that fails will fail the request
+            return None
+
+    async def _fetch(self, known: Version | None, reach: Reach | None) -> StoreError | None:
+        try:
+            fetched = await self._services.reader.load(Fetch(self.name, known, reach))
+        except StoreError as error:
+            self._log = None
+            return error
+        log, head = fetched.log, fetched.loaded.head
+        if log is None:
+            assert self._log is not None
+            try:
+                log = self._log.extend(fetched.loaded, self.name)
+            except MemoryCorruptError as error:
+                log = error
+        self._corrupt = log if isinstance(log, MemoryCorruptError) else None
+        if isinstance(log, MemoryCorruptError):
+            log = Log(head)  # empty, but at the head: enough to delete it
+            log.n = head.version if head else 0
+        self._log = log
+        return None
+
+    # Committing
+
+    async def _round(self, batch: list[Request]) -> list[Request]:
+        """Answer at least the first request of a batch, and return those that are left.
+
+        Each pass applies what is left to the log anew, and commits what comes of it in one slice.
+        """
+        services = self._services
+        current = not services.strong and self.name not in services.doubtful
+        max_writers = LARGEST_BATCH
+        attempts = reaches = 0
+        while batch and (log := self._log) is not None:
+            version = log.n
+            mark = log.begin()
+            plan = apply(log, batch, self.name, services.random_bytes, max_writers=max_writers)
+            if plan.lacking is not None and not plan.consumed:
+                # Everything, when a limit rises again while what it needs is fetched.
+                if (
+                    unreachable := await self._fetch(None, plan.lacking if reaches == 0 else (EVERYTHING, None))
+                ) is not None:
+                    return self._refuse(batch, unreachable)
+                current = True
+                if self._corrupt is not None:
+                    return batch
+                reaches += 1
+                continue
+            if not plan.writes:
+                # A commit proves that its log was current; answers without one need the proof from the store.
+                if not current:
+                    current = True
+                    if (unreachable := await self._refresh(batch[0])) is not None:
+                        return self._refuse(batch, unreachable)
+                    if self._corrupt is not None:
+                        return batch
+                    if self._log is not log or log.n != version:
+                        continue
+                if refused := self._reply(plan):
+                    await self._reconsider(refused)
+                return batch[plan.consumed :]
+            self._writing = plan.writers
+            slice_ = plan.slice(self.name, log, version, self._lease)
+            outcome = await services.committer.commit(slice_)
+            self._writing = None
+            if isinstance(outcome, Committed):
+                services.doubtful.discard(self.name)
+                if slice_.lease is not None:
+                    self._lease = b""
+                if plan.deletes is not None:
+                    self._log, self._corrupt = Log(), None
+                else:
+                    if log.settle(outcome.mid, outcome.at):
+                        plan.settle(log)
+                    if plan.prune:
+                        log.prune(plan.prune)
+                if refused := self._reply(plan):
+                    await self._reconsider(refused)
+                if services.policy is not None and plan.deletes is None:
+                    services.policy(self.name, log)
+                return batch[plan.consumed :]
+            log.rollback(mark)
+            if isinstance(outcome, Conflict):
+                services.conflicts += 1
+                attempts += 1
+                if attempts == services.settings.conflict_attempts:
+                    self._fail(plan, self._contention)
+                elif attempts > 1:
+                    await anyio.sleep(random() * min(LONGEST_BACKOFF, FIRST_BACKOFF * attempts))
+                if (unreachable := await self._refresh(batch[0])) is not None:
+                    return self._refuse(batch, unreachable)
+                current = True
+                if self._corrupt is not None:
+                    return [request for request in batch if request.state != DONE]
+            elif isinstance(outcome, Held):
+                self._hold(batch)
+            elif isinstance(outcome, Duplicate):
+                request = plan.writers[outcome.index]
+                self._answer(request, self._replayed(request, outcome.stored))
+            elif isinstance(outcome, Rejected) and len(plan.writers) > 1:
+                max_writers = 1  # one of them is refused for a reason of its own: find it
+            elif isinstance(outcome, (Rejected, NotCommitted)):
+                self._fail(plan, partial(fresh, outcome.error))
+            else:
+                self._fail(plan, self._unknown)
+                services.doubtful.add(self.name)
+                self._log = None  # what it holds may be behind or ahead of the store
+                if (unreachable := await self._load(batch[0])) is not None:
+                    return self._refuse(batch, unreachable)
+                if self._corrupt is not None:
+                    return [request for request in batch if request.state != DONE]
+            batch = [request for request in batch if request.state == TAKEN]
+        return batch
+
+    def _hold(self, batch: list[Request]) -> None:
+        """Another process's turn is open: let the writers wait, as if they had not been taken. Reads go on."""
+        if self._turnstile is None:
+            self._turnstile = Turnstile(self._services.settings.mailbox_size)
+        waiting = []
+        for request in batch:
+            if request.state != TAKEN or request.op in READING:
+                continue
+            if request.turn is not None:
+                self._answer(request, conflicting(self.name, request.messages))
+            else:
+                request.state = QUEUED
+                waiting.append(request)
+        self._turnstile.held.extendleft(reversed(waiting))
+        self._turnstile.close(self._services.now())
+
+    # Answering
+
+    def _reply(self, plan: Plan) -> list[tuple[Request, Key, Exception]]:
+        """Answer everybody but those whose refusal has to be reconsidered, and return these."""
+        refused = []
+        for request, result in plan.answers:
+            if request.key is not None and isinstance(result, Exception):
+                refused.append((request, request.key, result))
+            else:
+                self._answer(request, result)
+        return refused
+
+    async def _reconsider(self, refused: list[tuple[Request, Key, Exception]]) -> None:
+        for request, key, error in refused:
+            self._answer(request, await self._look_up(request, key, error))
+
+    async def _look_up(self, request: Request, key: Key, error: Exception) -> Receipt | Exception:
+        """A repeated request may fail where the first did not, by its `if_version`: the first one's receipt counts."""
+        try:
+            stored = await self._services.reader.receipt(self.name, key.key)
+        except StoreError as unreachable:
+            return unreachable
+        return error if stored is None else self._replayed(request, stored)
+
+    def _replayed(self, request: Request, stored: StoredReceipt) -> Receipt | Exception:
+        if request.key is not None and request.key.digest == stored.digest:
+            return stored.receipt
+        return IdempotencyMismatchError(
+            f"memory {self.name.id!r} (namespace {self.name.namespace!r}): this idempotency key was used for other "
+            "content; use a new key for a new request"
+        )
+
+    def _refuse(self, batch: list[Request], error: StoreError) -> list[Request]:
+        for request in batch:
+            self._answer(request, fresh(error))
+        return []
+
+    def _refuse_corrupt(self, batch: list[Request], error: MemoryCorruptError) -> list[Request]:
+        """Refuse what comes before a delete: that one needs only the head, and behind it all is well again."""
+        first = next((index for index, request in enumerate(batch) if request.op == DELETE), len(batch))
+        self._refuse(batch[:first], error)
+        return batch[first:]
+
+    def _fail(self, plan: Plan, make_error: Callable[[], Exception]) -> None:
+        for request in plan.writers:
+            self._answer(request, make_error())
+
+    def _unknown(self) -> OutcomeUnknownError:
+        self._services.unknown_outcomes += 1
+        return OutcomeUnknownError(
+            f"memory {self.name.id!r} (namespace {self.name.namespace!r}): the store did not say whether the change "
+            "was committed; read the memory, or repeat the request with the same idempotency_key"
+        )
+
+    def _contention(self) -> ContentionError:
+        return ContentionError(
+            f"memory {self.name.id!r} (namespace {self.name.namespace!r}): other writers won "
+            f"{self._services.settings.conflict_attempts} times in a row (conflict_attempts); nothing was changed"
+        )
