@@ -174,6 +174,7 @@ class ChatMemory:
             CompactionError: one is under way in this runtime, or the summariser returned nothing.
             CompactionAbandonedError: what it saw was replaced meanwhile.
         """
+        check_not_nested(self._core, self._name)
         return await self._core.compactor.compact(self._name, summarizer, keeping(keep))
 
     def _session(self, *options: Any) -> TurnSession:

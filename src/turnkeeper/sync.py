@@ -120,6 +120,8 @@ class SyncChatMemory:
     def compact(self, summarizer: Summarizer, *, keep: TurnWindow | int = 20) -> Receipt | None:
         """Put a summary in the place of the older turns; see `ChatMemory.compact`."""
 
+        check_not_nested(self._core, self._name)
+
         async def compact() -> Receipt | None:
             return await self._core.compactor.compact(self._name, summarizer, keeping(keep))
 
