@@ -323,11 +323,12 @@ def links_of(message: Message) -> tuple[str, ...]:
 
 
 def known_count(message: Message, counter: object) -> int | None:
-    """Return the tokens that this very counter found before."""
+    """Return the tokens that this counter, or an equal one, found before."""
     try:
-        return message._count if message._counter is counter else None
+        known = message._counter
     except AttributeError:  # the slots stay empty until somebody counts
         return None
+    return message._count if known is counter or known == counter else None
 
 
 def remember_count(message: Message, counter: object, count: int) -> None:
