@@ -22,7 +22,7 @@ from turnkeeper.log import Loaded, LoadQuery, NotCommitted, Outcome, Rejected, S
 from turnkeeper.names import MemoryName
 from turnkeeper.state import Log, fold
 from turnkeeper.stores import Store
-from turnkeeper.windows import Window
+from turnkeeper.windows import LimitedWindow, Window
 
 __all__ = ["Committer", "Fetched", "GroupStatistics", "Reader", "wrapped"]
 
@@ -40,7 +40,7 @@ Reach: TypeAlias = tuple[Window, int | None]
 """How far back a log is needed: as far as this window shows with this limit."""
 
 _FEWEST: Final = 16
-_MOST: Final = 1_024
+_MOST: Final = 16_384
 """Entries read in the first attempt to reach what a window shows; each further one reads four times as many."""
 
 
@@ -352,8 +352,10 @@ def _load(store: Store, queries: list[LoadQuery]) -> list[Loaded]:
 def _first_try(reach: Reach | None) -> int:
     if reach is None:
         return 1
-    limit = reach[1]
-    return 0 if limit is None else min(max(limit, _FEWEST), _MOST)
+    window, limit = reach
+    if limit is None or not isinstance(window, LimitedWindow):
+        return 0
+    return min(max(window.first_try(limit), _FEWEST), _MOST)
 
 
 def _reached(store: Store, fetch: Fetch, loaded: Loaded) -> Fetched:

@@ -43,6 +43,9 @@ _MADE_UP: Final = -2
 _FUNCTION: Final = "function\0"
 """The old calls of functions have no ids: the function's name pairs call and result."""
 
+_COUNTERS: Final = 4
+"""Counters whose results a message keeps."""
+
 _LOST: Final = "Error: this call has no result; it was interrupted, or its result was lost."
 
 
@@ -322,19 +325,31 @@ def links_of(message: Message) -> tuple[str, ...]:
     return message._links
 
 
+class _Counts(list[tuple[object, int]]):
+    """What several counters found: seldom needed, since a process has one."""
+
+
 def known_count(message: Message, counter: object) -> int | None:
     """Return the tokens that this counter, or an equal one, found before."""
     try:
         known = message._counter
     except AttributeError:  # the slots stay empty until somebody counts
         return None
+    if isinstance(known, _Counts):
+        return next((count for other, count in known if other is counter or other == counter), None)
     return message._count if known is counter or known == counter else None
 
 
 def remember_count(message: Message, counter: object, count: int) -> None:
-    """Keep what a counter found; the last one is kept."""
-    _set_count(message, count)
-    _set_counter(message, counter)
+    """Keep what a counter found; those of the last few counters are kept."""
+    known = getattr(message, "_counter", None)
+    if isinstance(known, _Counts):
+        known[:] = [*known[1 - _COUNTERS :], (counter, count)]
+    elif known is not None:
+        _set_counter(message, _Counts([(known, message._count), (counter, count)]))
+    else:
+        _set_count(message, count)
+        _set_counter(message, counter)
 
 
 def make_lost_result(link: str) -> Message:

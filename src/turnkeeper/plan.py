@@ -99,7 +99,7 @@ def apply(
             elif request.key.key in keys:
                 break
             keys.add(request.key.key)
-        if request.op == DELETE and log.mid != 0:
+        if request.op == DELETE and (log.mid != 0 or plan.entries):  # which make the row
             if not plan.consumed:
                 plan.deletes = request
                 plan.writers.append(request)
@@ -135,9 +135,10 @@ def _answer(log: Log, request: Request, plan: Plan, name: MemoryName, ids: bytes
             return refusal
         if op in (TURN_READ, TURN_TRY):
             return _look_ahead(log, request, plan, name)
-        if not request.turn.follows(log.version):
-            return conflicting(name, messages)
         turn_id = request.turn.id
+        # Several tasks of one turn may add at once, and then their entries share a slice.
+        if not request.turn.follows(log.version, sum([entry.turn_id == turn_id for entry in plan.entries])):
+            return conflicting(name, messages)
     if op in (ADD, TURN_ADD):
         if not messages:
             return Receipt(log.version, 0)
@@ -166,6 +167,8 @@ def _answer(log: Log, request: Request, plan: Plan, name: MemoryName, ids: bytes
         else:
             log.replace(messages)
     elif op in (LOOK_BACK, COMPACT):
+        if request.when is not None and (settled := _is_short(log, request.when, plan, name)) is not False:
+            return settled
         if not log.complete:
             plan.lacking = EVERYTHING, None
             return None
@@ -215,6 +218,18 @@ def _read(log: Log, request: Request, plan: Plan, name: MemoryName) -> Messages 
     return view
 
 
+def _is_short(log: Log, when: LimitedWindow, plan: Plan, name: MemoryName) -> Exception | bool | None:
+    """Return False when a window can't show the state whole; otherwise what a compaction is answered."""
+    try:
+        limit = when.limit(name.id)
+        if not log.covers(when, limit):
+            plan.lacking = when, limit
+            return None
+        return False if log.hides(when, limit) else None
+    except Exception as error:  # a limit function of the user's
+        return error
+
+
 def _look_back(log: Log, request: Request, name: MemoryName) -> Compactable | Exception | None:
     window = request.window
     assert isinstance(window, TurnWindow)
@@ -246,9 +261,13 @@ def _look_ahead(log: Log, request: Request, plan: Plan, name: MemoryName) -> Mes
     except Exception as error:
         return error
     mark = log.mark()
-    if not log.append(request.messages, window, limit, judging=True):
+    taken = log.append(request.messages, window, limit, judging=True)
+    if taken:
+        log.rollback(mark)
+    elif taken is None:
+        plan.lacking = EVERYTHING, None
+    else:
         return _overflow(name, limit)
-    log.rollback(mark)
     return None
 
 
@@ -267,6 +286,9 @@ def _write(
             plan.lacking = window, limit
             return None
         taken = log.append(messages, window, limit, judging=judging)
+        if taken is None:
+            plan.lacking = EVERYTHING, None
+            return None
     else:
         taken = log.replace(messages, window, limit, judging=judging)
     return None if taken else _overflow(name, limit)
@@ -281,6 +303,8 @@ def _overflow(name: MemoryName, limit: int | None) -> WindowOverflowError:
 
 
 def _settled(answer: Any, log: Log) -> Any:
+    if isinstance(answer, Compactable):
+        return replace(answer, mid=log.mid)
     if not isinstance(answer, (Messages, MemoryStats, Receipt)) or answer.version.n == 0:
         return answer  # of no row: there was no memory yet
     version = Version(log.mid, answer.version.n)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
@@ -13,7 +14,7 @@ from turnkeeper.log import ADD, CLEAR, COMPACT, SET, UNDO, Head, Loaded, StoredE
 from turnkeeper.messages import Message, SystemMessage, place_message, restore_message, version_of
 from turnkeeper.names import MemoryName
 from turnkeeper.windows import LimitedWindow, Messages, TurnWindow, Window
-from turnkeeper.windows.transcript import Transcript, current_system, unit_version
+from turnkeeper.windows.transcript import Exchange, Transcript, current_system, unit_version
 from turnkeeper.windows.view import View, rendered, view_of
 from turnkeeper.wire import decode, encode
 
@@ -24,6 +25,10 @@ _KNOWN: Final = frozenset((ADD, SET, CLEAR, COMPACT, UNDO))
 
 _SLACK: Final = 64
 """Units that may stay though no window reaches them, beside as many as are reached: leaving is done in bulk."""
+
+
+_UNUSED: Final = 256
+"""Units that come while nobody looks through a window, until what was kept for it is dropped."""
 
 
 class _Payload(msgspec.Struct):
@@ -45,7 +50,7 @@ class Compactable(msgspec.Struct, frozen=True, gc=False):
         to: number of the last entry among them.
         mid: the memory's row.
         base: number of the entry that starts the state.
-        count: how many messages lie before `to`.
+        count: how many messages lie before `to`, and how many results the calls among them have.
     """
 
     messages: tuple[Message, ...]
@@ -130,12 +135,12 @@ class Log:
         limit: int | None = None,
         *,
         judging: bool = False,
-    ) -> bool:
+    ) -> bool | None:
         """Take the next entry, one that adds.
 
         Returns:
-            False, and nothing is taken, when `judging` finds that a message would not be visible. They are judged one
-            after the other, as if each had come alone.
+            False, and nothing is taken, when `judging` finds that a message would not be visible; None, when that hangs
+            on older messages than are held. They are judged one after the other, as if each had come alone.
         """
         self.n += 1
         return self._take(messages, window, limit, judging)
@@ -147,7 +152,7 @@ class Log:
         limit: int | None = None,
         *,
         judging: bool = False,
-    ) -> bool:
+    ) -> bool | None:
         """Take the next entry, one that starts the state anew; otherwise as `append`."""
         mark = self.mark()
         self.n += 1
@@ -168,10 +173,9 @@ class Log:
         Costs a step for each message kept.
         """
         transcript = self._transcript
-        system = transcript.system if transcript.system_at < 0 else None
         self.n += 1
         kept = [message for message in self._messages if version_of(message) <= to]
-        self._rebuild(kept, Transcript(system, transcript.summary))
+        self._rebuild(kept, Transcript(transcript.system_before, transcript.summary))
         self._take(messages, None, None, False)
 
     def compact(self, to: int, summary: tuple[Message, ...]) -> None:
@@ -181,8 +185,8 @@ class Log:
         """
         transcript = self._transcript
         system = transcript.system
-        if system is not None and version_of(system) > to:
-            system = None  # it comes again with its entry
+        if system is not None and transcript.system_at >= 0 and version_of(system) > to:
+            system = None  # it comes again with its entry, which is held
         self.n += 1
         self.base = self.n
         if self.after <= to:
@@ -200,7 +204,9 @@ class Log:
         for message in kept:
             transcript.push(message)
 
-    def _take(self, messages: tuple[Message, ...], window: Window | None, limit: int | None, judging: bool) -> bool:
+    def _take(
+        self, messages: tuple[Message, ...], window: Window | None, limit: int | None, judging: bool
+    ) -> bool | None:
         transcript, n = self._transcript, self.n
         view = None if window is None else view_of(window, transcript)
         for index, message in enumerate(messages):
@@ -211,9 +217,10 @@ class Log:
             if view is not None:
                 view.settle(transcript, limit)
                 if judging and not view.shows(transcript, number, message):
+                    certain = view.covered(transcript, self.complete)
                     self._take_back(index + 1)
                     self.n -= 1
-                    return False
+                    return False if certain else None
         return True
 
     def _take_back(self, count: int) -> None:
@@ -265,15 +272,29 @@ class Log:
         Only whole turns, and so closed exchanges; never the current one, and whole entries.
         """
         view, transcript = self._settled(keep, limit), self._transcript
-        first = view.first(transcript)
-        if not transcript.turns or first <= transcript.start:
-            return None
+        turns = transcript.turns
+        place = bisect_left(turns, view.first(transcript))
+        while 0 < place < len(turns) and not self._opens_entry(turns[place]):
+            place -= 1
+        if place == 0 or not turns:
+            return None  # what stands before the first turn goes with it
+        first = turns[place]
         to = transcript.version(first) - 1
         units = [unit for unit in transcript.units[: first - transcript.start] if unit_version(unit) <= to]
         seen = tuple(rendered(units, transcript.system))
         if not seen:
             return None
         return Compactable(seen, transcript.summary, to, self.mid, self.base, self._count_until(to))
+
+    def _opens_entry(self, number: int) -> bool:
+        """Tell whether no message of an earlier turn is in the entry in which this turn begins."""
+        transcript = self._transcript
+        version = transcript.version(number)
+        while number > transcript.start and transcript.version(number - 1) == version:
+            number -= 1
+            if not isinstance(transcript.units[number - transcript.start], SystemMessage):
+                return False
+        return True
 
     def still(self, compactable: Compactable) -> bool:
         """Tell whether what was to be summed up is what it was. Needs all messages."""
@@ -284,19 +305,19 @@ class Log:
         )
 
     def _count_until(self, version: int) -> int:
-        return sum([version_of(message) <= version for message in self._messages])
+        units = self._transcript.units
+        answered = [len(unit.results) for unit in units if isinstance(unit, Exchange) and unit_version(unit) <= version]
+        return sum([version_of(message) <= version for message in self._messages]) + sum(answered)
 
     # Reading
 
     def covers(self, window: Window, limit: int | None) -> bool:
         """Tell whether everything is held that this window shows."""
-        if self.complete:
-            return True
         view = self._settled(window, limit)
         return view.covered(self._transcript, self.complete)
 
     def hides(self, window: LimitedWindow, limit: int) -> bool:
-        """Tell whether the state has more than a window shows."""
+        """Tell whether the state has more than a window shows; True as well where what is held does not tell."""
         view, transcript = self._settled(window, limit), self._transcript
         first = 0 if not window.whole_turns or not transcript.turns else transcript.turns[0] - transcript.start
         return not self.complete or view.first(transcript) > transcript.start + first
@@ -355,6 +376,9 @@ class Log:
         transcript = self._transcript
         if len(transcript.units) <= _SLACK or not transcript.views:
             return
+        # What nobody has looked through for long does not hold anything; it is made anew when it is wanted.
+        unused = transcript.end - _UNUSED
+        transcript.views[1:] = [view for view in transcript.views[1:] if view.looked_at >= unused]
         first = min([view.needed(transcript) for view in transcript.views])
         if first - transcript.start <= _SLACK + transcript.end - first:
             return

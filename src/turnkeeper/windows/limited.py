@@ -22,6 +22,10 @@ Limit = int | Callable[[str], int]
 _FALLBACK: Final = CharacterCounter()
 """Counts what the window's own counter fails on: a read must not fail because of counting."""
 
+_FEWEST: Final = 16
+_ENTRIES_A_TURN: Final = 4
+"""Guesses, for the first of several attempts."""
+
 _OVERFLOWS: Final = ("error", "keep", "evict")
 _UNANSWERED: Final = ("close", "drop", "keep")
 
@@ -68,6 +72,10 @@ class LimitedWindow(Window):
     def weigh(self, message: Message) -> int:
         """Return what a message costs; never raises."""
         return 1
+
+    def first_try(self, limit: int) -> int:
+        """Return how many entries are likely to hold what is visible."""
+        return limit + 1
 
     def limit(self, memory_id: str) -> int:
         """Ask for the limit of a memory.
@@ -128,8 +136,16 @@ class _CountingWindow(LimitedWindow):
 
     @property
     def overhead(self) -> int:
-        """What the counter charges for a list."""
-        return self._counter.list_overhead
+        """What the counter charges for a list; where it fails, what a `CharacterCounter` does."""
+        try:
+            return self._counter.list_overhead
+        except Exception as error:
+            logger.warning("a token counter's list_overhead failed with %s", type(error).__name__)
+        return _FALLBACK.list_overhead
+
+    def first_try(self, limit: int) -> int:
+        """Return how many entries are likely to hold what is visible."""
+        return _FEWEST
 
     @property
     def least(self) -> int:
@@ -267,6 +283,12 @@ class TurnWindow(_CountingWindow):
     def least(self) -> int:
         """A turn has a message at least; a counter may find that it costs nothing."""
         return 1 if self.max_tokens is None else 0
+
+    def first_try(self, limit: int) -> int:
+        """Return how many entries are likely to hold what is visible."""
+        if self.max_turns is not None:
+            return _ENTRIES_A_TURN * limit + 1
+        return _FEWEST if self.max_tokens is not None else limit + 1
 
     @property
     def counts_turns(self) -> bool:

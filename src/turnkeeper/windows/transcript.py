@@ -85,11 +85,23 @@ class Transcript:
         system: the current system message, also when it stands before the units held: the last that differed from
             the one before.
         system_at: its unit's number, -1 when it stands before the units held or there is none.
+        system_before: the one that was current before the units held, as far as that is known.
         summary: what stands for the messages before the units; each window shows it, whatever its roles are.
         views: what windows have made of this transcript.
     """
 
-    __slots__ = ("_open", "_trail", "start", "summary", "system", "system_at", "turns", "units", "views")
+    __slots__ = (
+        "_open",
+        "_trail",
+        "start",
+        "summary",
+        "system",
+        "system_at",
+        "system_before",
+        "turns",
+        "units",
+        "views",
+    )
 
     def __init__(self, system: Message | None = None, summary: tuple[Message, ...] = ()) -> None:
         """Start empty, behind an older part with this system message, or one that was summed up."""
@@ -98,6 +110,7 @@ class Transcript:
         self.turns: list[int] = []
         self.system: Message | None = system
         self.system_at: int = -1
+        self.system_before: Message | None = system
         self.summary: tuple[Message, ...] = summary
         self.views: list[View] = []
         self._open: dict[str, list[int]] = {}  # numbers of the units with unanswered calls, by link
@@ -181,8 +194,9 @@ class Transcript:
         del self.units[:leaving]
         del self.turns[: next((place for place, turn in enumerate(self.turns) if turn >= number), len(self.turns))]
         self.start = number
+        self.system_before = None
         if self.system_at < number:
-            self.system_at = -1
+            self.system_at, self.system_before = -1, self.system
         for link, waiting in list(self._open.items()):
             waiting[:] = [unit for unit in waiting if unit >= number]
             if not waiting:

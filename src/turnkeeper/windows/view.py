@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from turnkeeper.log import Version
-from turnkeeper.messages import Message, SystemMessage
+from turnkeeper.messages import Message, SystemMessage, ToolMessage
 from turnkeeper.windows.base import Messages, Unbounded, Window
 from turnkeeper.windows.limited import LimitedWindow
 from turnkeeper.windows.transcript import Exchange, Transcript, Unit
@@ -28,6 +28,9 @@ class View(Protocol):
 
     shown: Messages | None
     """What the last look found, None once that has changed."""
+
+    looked_at: int
+    """The number of the next unit at the last look."""
 
     @property
     def window(self) -> Window:
@@ -67,12 +70,13 @@ class View(Protocol):
 class WholeView:
     """The view of a window without a limit: everything, made valid, and then what the window picks of it."""
 
-    __slots__ = ("_flat", "_flat_end", "shown", "window")
+    __slots__ = ("_flat", "_flat_end", "looked_at", "shown", "window")
 
     def __init__(self, window: Window, transcript: Transcript) -> None:
         self.window: Window = window
         self._flat: list[Message] = []
         self._flat_end: int = transcript.start
+        self.looked_at: int = transcript.end
         self.shown: Messages | None = None
 
     def first(self, transcript: Transcript) -> int:
@@ -121,6 +125,7 @@ class WholeView:
 
     def look(self, transcript: Transcript, limit: int | None, complete: bool, version: Version) -> Messages | None:
         """Return everything that is valid, as the window has it."""
+        self.looked_at = transcript.end
         if not complete:
             return None
         if self.shown is None or self.shown.version != version:
@@ -137,9 +142,11 @@ class WholeView:
                 # All that is left of what was pruned or summed up.
                 system = () if transcript.system is None or transcript.system_at >= 0 else (transcript.system,)
                 everything = [*system, *transcript.summary, *flat]
-            shown = everything if isinstance(self.window, Unbounded) else self.window.view(tuple(everything))
-            self.shown = Messages(shown, version)
-            del flat[held:]
+            try:
+                shown = everything if isinstance(self.window, Unbounded) else self.window.view(tuple(everything))
+                self.shown = Messages(shown, version)
+            finally:
+                del flat[held:]
         return self.shown
 
 
@@ -156,6 +163,7 @@ class LimitedView:
         "_room",
         "_system",
         "_total",
+        "looked_at",
         "shown",
         "window",
     )
@@ -171,6 +179,7 @@ class LimitedView:
         self._flat: list[Message] = []  # the visible messages of the units from `_flat_first` to before `_flat_end`
         self._flat_first: int = transcript.start
         self._flat_end: int = transcript.start
+        self.looked_at: int = transcript.end
         self.shown: Messages | None = None
         for number in range(transcript.start, transcript.end):
             self._costs.append(self._cost(transcript, number))
@@ -263,6 +272,7 @@ class LimitedView:
         that the result depends on the transcript and the limit alone. Each unit passed is a step.
         """
         assert limit is not None
+        self.looked_at = transcript.end
         window, costs = self.window, self._costs
         start = transcript.start
         room = limit - window.overhead - self._fixed_cost(transcript)
@@ -344,7 +354,9 @@ class LimitedView:
             return False
         if self.window.whole_turns:
             assert self._room is not None
-            return self._room >= 0
+            # What came before the first user message is not shown, and yet taken; a result comes after its call.
+            hidden = isinstance(message, ToolMessage) and bool(transcript.turns) and number < self._first
+            return self._room >= 0 and not hidden
         return number >= self._first or isinstance(message, SystemMessage)
 
     # Showing
