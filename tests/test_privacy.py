@@ -36,6 +36,7 @@ from turnkeeper.log import Conflict, Entry, Key, Outcome, Slice, StoredEntry, St
 from turnkeeper.messages import encode_messages
 from turnkeeper.names import MemoryName
 from turnkeeper.requests import Request
+from turnkeeper.state import Compactable
 from turnkeeper.stores import InMemoryStore, Loaded, LoadQuery, SQLiteStore, store_from_url
 
 # Tokens that no identifier and no line of source can contain by chance: tracebacks are searched as well.
@@ -367,6 +368,142 @@ async def too_much_at_once(directory: Path) -> None:
                 overloaded = error
             gate.open()
     raise overloaded
+
+
+# Turns and compaction
+
+
+@scenario
+async def a_turn_in_a_turn(_: Path) -> None:
+    async with turnkeeper.open_runtime("memory:") as runtime, runtime.memory("m").turn() as turn:
+        await turn.add(SAID)
+        await runtime.memory("m").add(CALL)
+
+
+@scenario
+async def a_turn_that_is_rejected(_: Path) -> None:
+    async with turnkeeper.open_runtime("memory:") as runtime, anyio.create_task_group() as tasks:
+        opened = anyio.Event()
+
+        async def hold() -> None:
+            async with runtime.memory("m").turn(commit="each") as turn:
+                await turn.add(SAID)
+                opened.set()
+                await anyio.sleep_forever()
+
+        tasks.start_soon(hold)
+        await opened.wait()
+        try:
+            async with runtime.memory("m").turn(on_busy="reject", idempotency_key=CANARY):
+                pass
+        except TurnkeeperError as error:
+            busy = error
+        tasks.cancel_scope.cancel()
+    raise busy
+
+
+def _interruption_scenarios() -> None:
+    for on_busy in ("interrupt", "rollback", "expired"):
+
+        async def play(directory: Path, on_busy: Any = on_busy) -> None:
+            errors: list[TurnkeeperError] = []
+            async with turnkeeper.open_runtime(f"sqlite:///{directory}/chats.db") as runtime:
+                opened, over = anyio.Event(), anyio.Event()
+
+                async def first() -> None:
+                    try:
+                        async with runtime.memory("m").turn(commit="each", max_duration=0.01) as turn:
+                            await turn.add(SAID, CALL)
+                            opened.set()
+                            await over.wait()
+                            await turn.add(SAID)
+                    except TurnkeeperError as error:
+                        errors.append(error)
+
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(first)
+                    await opened.wait()
+                    async with runtime.memory("m").turn(on_busy="enqueue" if on_busy == "expired" else on_busy) as turn:
+                        await turn.add(SAID)
+                    over.set()
+            raise errors[0]
+
+        SCENARIOS.append(Scenario(f"a turn that is over: {on_busy}", play))
+
+
+_interruption_scenarios()
+
+
+@scenario
+async def a_turn_that_was_left(_: Path) -> None:
+    async with turnkeeper.open_runtime("memory:") as runtime:
+        async with runtime.memory("m").turn() as turn:
+            await turn.add(SAID)
+        await turn.add(CALL)
+
+
+@scenario
+async def a_turn_that_was_committed(_: Path) -> None:
+    async with turnkeeper.open_runtime("memory:") as runtime:
+        for _attempt in range(2):
+            async with runtime.memory("m").turn(idempotency_key=CANARY) as turn:
+                await turn.add(SAID, CALL)
+
+
+@scenario
+async def a_summary_of_what_was_replaced(_: Path) -> None:
+    async with turnkeeper.open_runtime("memory:") as runtime:
+        memory = runtime.memory("m")
+
+        async def summarize(*_: object) -> str:
+            await memory.clear()
+            return CANARY
+
+        for _exchange in range(3):
+            await memory.add(SAID, {"role": "assistant", "content": CANARY})
+        await memory.compact(summarize, keep=2)
+
+
+@scenario
+async def a_summariser_without_a_summary(_: Path) -> None:
+    async with turnkeeper.open_runtime("memory:") as runtime:
+        memory = runtime.memory("m")
+        for _exchange in range(3):
+            await memory.add(SAID, {"role": "assistant", "content": CANARY})
+        await memory.compact(lambda *_: "", keep=2)
+
+
+@scenario
+async def a_summary_that_is_no_message(_: Path) -> None:
+    async with turnkeeper.open_runtime("memory:") as runtime:
+        memory = runtime.memory("m")
+        for _exchange in range(3):
+            await memory.add(SAID, {"role": "assistant", "content": CANARY})
+        await memory.compact(lambda *_: {"role": CANARY, "content": CANARY}, keep=2)
+
+
+@pytest.mark.anyio
+async def test_of_a_turn_that_others_wrote_into_only_the_attribute_for_it_holds_content(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Paid work is handed back, where whoever asks for it finds it and nothing else shows it."""
+    url = f"sqlite:///{tmp_path}/chats.db?shared=true"
+
+    async def write_into_a_turn() -> None:
+        async with (
+            turnkeeper.open_runtime(url) as here,
+            turnkeeper.open_runtime(url) as there,
+            here.memory("m").turn() as turn,
+        ):
+            await turn.add(SAID, CALL)
+            async with there.memory("m").turn(on_busy="interrupt") as other:
+                await other.add(SAID)
+
+    with silence(caplog, capfd), pytest.raises(turnkeeper.TurnConflictError) as raised:
+        await write_into_a_turn()
+    assert raised.value.messages == [SAID, CALL]
+    raised.value.messages.clear()
+    assert leaks(raised.value) == []
 
 
 # Stores that fail
@@ -777,8 +914,14 @@ async def test_no_repr_and_no_statistics_show_content(
             memory = runtime.memory("m")
             receipt = await memory.add(SAID, CALL, idempotency_key="k")
             messages = await memory.messages()
+            async with memory.turn() as turn:
+                await turn.add(SAID)
             shown: list[object] = [
                 runtime,
+                turn,
+                turn._session,
+                turn._session._turn,
+                runtime.sync.memory("m").turn(idempotency_key=CANARY),
                 runtime.sync,
                 runtime.sync.memory("m"),
                 memory,
@@ -819,6 +962,7 @@ MESSAGES = encode_messages([SAID, CALL])
         StoredEntry(1, "add", b"", RAW, 0),
         Loaded(None, 0, (StoredEntry(1, "add", b"", RAW, 0),)),
         Request("add", MESSAGES, key=Key("k", b"")),
+        Compactable(MESSAGES, MESSAGES, 1, 1, 0, 2),
     ],
     ids=lambda one: type(one).__name__,
 )
@@ -915,6 +1059,8 @@ class TestTheSearch:
 def test_every_kind_of_error_is_walked(request: pytest.FixtureRequest) -> None:
     """A new error class needs a scenario: this list says which one raises it."""
     raised_by = {
+        "CompactionAbandonedError": "a_summary_of_what_was_replaced",
+        "CompactionError": "a_summariser_without_a_summary",
         "ConflictError": "a_version_that_is_old",
         "ContentionError": "other_writers_that_always_win",
         "IdempotencyMismatchError": "a_key_for_other_content",
@@ -924,6 +1070,7 @@ def test_every_kind_of_error_is_walked(request: pytest.FixtureRequest) -> None:
         "InvalidStoreURLError": "test_no_error_repeats_a_urls_password",
         "MemoryCorruptError": "corrupt, payload: no JSON",
         "MissingExtraError": "raised for a missing package: nothing is known of any content",
+        "NestedTurnError": "a_turn_in_a_turn",
         "OutcomeUnknownError": "an_outcome_that_nobody_knows",
         "OverloadedError": "too_much_at_once",
         "RuntimeClosedError": "a_runtime_that_is_closed",
@@ -932,6 +1079,11 @@ def test_every_kind_of_error_is_walked(request: pytest.FixtureRequest) -> None:
         "StoreFormatError": "raised at opening: nothing is known of any content",
         "StoreInUseError": "raised at opening: nothing is known of any content",
         "StoreUnavailableError": "a_disk_that_is_full",
+        "TurnAlreadyCommittedError": "a_turn_that_was_committed",
+        "TurnBusyError": "a_turn_that_is_rejected",
+        "TurnConflictError": "test_of_a_turn_that_others_wrote_into_only_the_attribute_for_it_holds_content",
+        "TurnEndedError": "a_turn_that_was_left",
+        "TurnInterruptedError": "a turn that is over: interrupt",
         "TurnkeeperError": "the base",
         "WindowOverflowError": "a_message_larger_than_the_window",
     }

@@ -24,7 +24,7 @@ from turnkeeper.names import MemoryName
 from turnkeeper.requests import ABANDONED, DONE, OPEN_TURN, QUEUED, READING, TAKEN, Request
 from turnkeeper.services import Inbox, Services
 from turnkeeper.turning import TurnLedger
-from turnkeeper.turnstile import WAITING, OpenTurn, Turnstile
+from turnkeeper.turnstile import INTERRUPT, ROLLBACK, WAITING, OpenTurn, Turnstile
 from turnkeeper.windows import Messages, Window
 
 __all__ = ["Actor"]
@@ -60,7 +60,8 @@ class Actor(TurnLedger):
             stile.expire(self._services.now())
             if stile.turn is not None:
                 return True
-        return self._serving or bool(self._outstanding)
+        # A lease is given back by the task: without it, others would wait until it runs out.
+        return self._serving or bool(self._outstanding) or bool(self._lease)
 
     @property
     def running(self) -> bool:
@@ -121,6 +122,9 @@ class Actor(TurnLedger):
         """End a turn without a trace of what it had not committed, in one synchronous step."""
         opening = turn.state == WAITING
         turn.end()
+        if self._lease == turn.id and not self._returning:
+            self._returning = True
+            self._services.admission.force(0)
         if self._turnstile is not None and not opening:
             self._turnstile.release(turn)
             self._rouse()
@@ -160,7 +164,7 @@ class Actor(TurnLedger):
         for request in outstanding:
             self._answer(request, self._unknown() if request in writing else make_error())
         self._log = None
-        self._lease = b""
+        self._forget_lease()
         self.end_task()
         return len(outstanding)
 
@@ -230,11 +234,15 @@ class Actor(TurnLedger):
         opening = batch.pop() if batch and batch[-1].op == OPEN_TURN else None
         if unreachable is not None:
             batch = self._refuse(batch, unreachable)
+        writers = list(batch)
         while batch and self._log is not None:  # None: everybody was answered, because the runtime closes
             if self._corrupt is not None:
                 batch = self._refuse_corrupt(batch, self._corrupt)
             batch = await self._round(batch)
-        if opening is not None:
+        held = sum(request.state == QUEUED for request in writers)  # by another process's turn
+        if opening is not None and held and opening.on_busy not in (INTERRUPT, ROLLBACK):
+            self._wait_again(opening, held)
+        elif opening is not None:
             await self._open_turn(opening, unreachable)
         if self._corrupt is not None:
             self._log = None  # look again next time: it may have been repaired

@@ -110,7 +110,7 @@ class TurnInterruptedError(TurnEndedError):
     """Another turn took this one's place, it lasted longer than `max_duration`, or its lease ran out.
 
     Attributes:
-        reason: "interrupt", "rollback", "expired", "lost" or "closed".
+        reason: "interrupt", "rollback", "expired" or "lost".
     """
 
     def __init__(self, message: str, reason: str) -> None:
@@ -132,8 +132,16 @@ class TurnConflictError(ConflictError):
 
     def __init__(self, message: str, messages: list[dict[str, Any]]) -> None:
         """Keep the messages."""
-        super().__init__(message)
+        super().__init__(message, messages)
         self.messages = messages
+
+    def __str__(self) -> str:
+        """Say what happened, without the messages."""
+        return str(self.args[0])
+
+    def __repr__(self) -> str:
+        """Show how many messages there are, never what they say."""
+        return f"<{type(self).__name__} messages={len(self.messages)}>"
 
 
 class TurnAlreadyCommittedError(TurnkeeperError):

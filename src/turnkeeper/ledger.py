@@ -20,6 +20,7 @@ from turnkeeper.errors import (
     fresh,
 )
 from turnkeeper.log import (
+    UNDO,
     Committed,
     Conflict,
     Duplicate,
@@ -54,7 +55,7 @@ class Ledger(ABC):
     Nothing here is thread-safe, and one task at a time runs it.
     """
 
-    __slots__ = ("_corrupt", "_lease", "_log", "_services", "_turnstile", "_writing", "name")
+    __slots__ = ("_corrupt", "_lease", "_log", "_returning", "_services", "_turnstile", "_writing", "name")
 
     def __init__(self, name: MemoryName, services: Services) -> None:
         self.name: MemoryName = name
@@ -64,6 +65,13 @@ class Ledger(ABC):
         self._writing: list[Request] | None = None
         self._turnstile: Turnstile | None = None  # comes with the first turn
         self._lease = b""  # the turn that holds the store's lease for us
+        self._returning = False  # that turn is over, and closing waits until the lease is given back
+
+    def _forget_lease(self) -> None:
+        self._lease = b""
+        if self._returning:
+            self._returning = False
+            self._services.admission.release(0)
 
     @abstractmethod
     def _answer(self, request: Request, result: object) -> None:
@@ -155,7 +163,7 @@ class Ledger(ABC):
             if isinstance(outcome, Committed):
                 services.doubtful.discard(self.name)
                 if slice_.lease is not None:
-                    self._lease = b""
+                    self._forget_lease()
                 if plan.deletes is not None:
                     self._log, self._corrupt = Log(), None
                 else:
@@ -209,7 +217,7 @@ class Ledger(ABC):
         for request in batch:
             if request.state != TAKEN or request.op in READING:
                 continue
-            if request.turn is not None:
+            if request.turn is not None or request.op == UNDO:  # later it would take back what others did
                 self._answer(request, conflicting(self.name, request.messages))
             else:
                 request.state = QUEUED

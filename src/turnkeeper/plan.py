@@ -99,7 +99,7 @@ def apply(
             elif request.key.key in keys:
                 break
             keys.add(request.key.key)
-        if request.op == DELETE and (log.mid != 0 or plan.entries):  # which make the row
+        if request.op == DELETE and log.n:  # 0: there is none, or a row for a turn's lease alone
             if not plan.consumed:
                 plan.deletes = request
                 plan.writers.append(request)
@@ -197,7 +197,9 @@ def _answer(log: Log, request: Request, plan: Plan, name: MemoryName, ids: bytes
             plan.lacking = EVERYTHING, None
             return None
         return MemoryStats(log.version, log.count, log.size, log.created_at, log.updated_at)
-    if request.prunes and isinstance(request.window, LimitedWindow):
+    # What a turn commits bit by bit may be taken back as a whole: nothing leaves before its end.
+    lasts = request.turn is None or request.ends
+    if request.prunes and lasts and isinstance(request.window, LimitedWindow):
         plan.pruning = request.window
     entries = plan.entries
     place = 16 * len(entries)
@@ -251,6 +253,9 @@ def conflicting(name: MemoryName, messages: tuple[Message, ...]) -> TurnConflict
 def _look_ahead(log: Log, request: Request, plan: Plan, name: MemoryName) -> Messages | Exception | None:
     """Answer a turn that asks what would be seen if it were committed, or whether all of it would be."""
     window = request.window or EVERYTHING
+    assert request.turn is not None
+    if not request.turn.follows(log.version, len(plan.entries)):
+        return conflicting(name, request.messages)
     try:
         limit = window.limit(name.id)
         if not log.covers(window, limit):

@@ -10,7 +10,7 @@ from turnkeeper.log import Key, Version
 from turnkeeper.messages import Message
 from turnkeeper.state import Compactable
 from turnkeeper.turnstile import ENQUEUE, OpenTurn
-from turnkeeper.windows import Window
+from turnkeeper.windows import LimitedWindow, Window
 
 __all__ = [
     "ABANDONED",
@@ -67,6 +67,7 @@ class Request:
         on_busy: what an opening does while another turn is open.
         to: for an undo: the entry to whose state it goes back.
         seen: for a compaction: what its messages sum up.
+        when: for a compaction: the window that has to hide something, or there is nothing to do; None: do it anyway.
         ends: whether the turn ends with it, whatever its outcome.
         state: QUEUED, TAKEN, ABANDONED or DONE.
         done: set when the answer is there; made when the request enters its event loop.
@@ -89,6 +90,7 @@ class Request:
         "state",
         "to",
         "turn",
+        "when",
         "window",
     )
 
@@ -119,6 +121,7 @@ class Request:
         self.ends: bool = ends
         self.to: int = 0
         self.seen: Compactable | None = None
+        self.when: LimitedWindow | None = None
         self.state: int = QUEUED
         self.result: Any = None
         self.error: Exception | None = None

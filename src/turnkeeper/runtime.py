@@ -414,7 +414,8 @@ class RuntimeCore:
 
     def leave_turn(self, turn: OpenTurn) -> None:
         """End a turn without a trace of what it had not committed."""
-        actor = self._residency.find(turn.name) if self._state is _OPEN else None
+        # Also while closing: who waits for it may go on then.
+        actor = self._residency.find(turn.name) if self._state in (_OPEN, _CLOSING) else None
         if actor is None:
             turn.end()
         else:

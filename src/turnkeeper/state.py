@@ -105,8 +105,8 @@ class Log:
 
     @property
     def version(self) -> Version:
-        """The version this log stands at."""
-        return Version(self.mid, self.n)
+        """The version this log stands at; a row that is there for a turn's lease alone is no version yet."""
+        return Version(self.mid if self.n else 0, self.n)
 
     @property
     def system(self) -> int:
@@ -328,7 +328,7 @@ class Log:
         Costs one step for each message that came or left since the last look, and the tuple.
         """
         transcript = self._transcript
-        return view_of(window, transcript).look(transcript, limit, self.complete, Version(self.mid, self.n))
+        return view_of(window, transcript).look(transcript, limit, self.complete, self.version)
 
     def _settled(self, window: Window, limit: int | None) -> View:
         view = view_of(window, self._transcript)

@@ -64,15 +64,17 @@ class TurnLedger(Ledger):
             error = await self._committed_before(request, request.key)
         if error is None and self._services.shared and turn.state == WAITING:
             leased = await self._take_lease(request, turn)
-            if leased is False:
-                stile.release(turn)
-                stile.held.appendleft(request)
+            if leased is False and turn.state == WAITING:
                 stile.close(self._services.now())
-                request.state = QUEUED
+                self._wait_again(request, 0)
                 return
-            error = leased if isinstance(leased, Exception) else None
-        if error is None and turn.undo >= 0 and turn.state == WAITING:
-            error = await self._undo(turn.undo)
+            if isinstance(leased, Exception):
+                error = leased
+            elif request.key is not None and turn.state == WAITING:
+                error = await self._committed_before(request, request.key)  # it may have been while we were kept out
+        if turn.undo >= 0:  # also when this one comes to nothing: the other turn was told that nothing of it is left
+            failure = await self._undo(turn.undo)
+            error = error or failure
         log = self._log
         if error is None and log is not None and turn.state == WAITING and request.state == TAKEN:
             turn.begin(self._services.now(), log.version)
@@ -81,6 +83,19 @@ class TurnLedger(Ledger):
         stile.release(turn)
         turn.end()
         self._answer(request, error or closed())
+
+    def _wait_again(self, request: Request, place: int) -> None:
+        """Put an opening back into the line, as if it had not been taken."""
+        turn, stile = request.turn, self._turnstile
+        assert turn is not None
+        assert stile is not None
+        stile.release(turn)
+        if request.on_busy == REJECT or turn.state != WAITING:
+            turn.end()
+            self._answer(request, busy(turn))
+        else:
+            request.state = QUEUED
+            stile.held.insert(place, request)
 
     async def _committed_before(self, request: Request, key: Key) -> Exception | None:
         try:
@@ -107,6 +122,7 @@ class TurnLedger(Ledger):
             outcome = await self._services.committer.commit(self._lease_slice(log, lease))
             if isinstance(outcome, Committed):
                 log.settle(outcome.mid, log.updated_at or outcome.at)
+                self._forget_lease()
                 self._lease = turn.id
                 self._renew_at = self._services.now() + settings.turn_lease / 3
                 stile.reopen()
@@ -134,13 +150,20 @@ class TurnLedger(Ledger):
         stile, log, now = self._turnstile, self._log, self._services.now()
         turn = None if stile is None else stile.turn
         holds = turn is not None and turn.id == self._lease
-        if log is None or (holds and now < self._renew_at):
+        if holds and now < self._renew_at:
             return False
         settings = self._services.settings
+        if log is None:
+            if await self._fetch(None, None) is None:
+                return True
+            self._renew_at = now + settings.turn_lease / 3
+            if not holds:
+                self._forget_lease()  # it runs out
+            return True
         lease = Lease(self._lease, settings.turn_lease if holds else 0.0)
         outcome = await self._services.committer.commit(self._lease_slice(log, lease))
         if not holds:
-            self._lease = b""  # where it was not given back, it runs out
+            self._forget_lease()  # where it was not given back, it runs out
             if log.n == 0:
                 self._log = None  # its row is gone
         elif isinstance(outcome, (Conflict, Held)):
@@ -148,7 +171,7 @@ class TurnLedger(Ledger):
             assert stile is not None
             turn.end("lost")
             stile.release(turn)
-            self._lease = b""
+            self._forget_lease()
         else:
             self._renew_at = now + settings.turn_lease / 3
         return True
@@ -176,4 +199,5 @@ class TurnLedger(Ledger):
         left = [undoing]
         while left and self._log is not None and self._corrupt is None:
             left = await self._round(left)
+        self._answer(undoing, closed() if self._corrupt is None else fresh(self._corrupt))  # unless it has its answer
         return undoing.error

@@ -50,6 +50,7 @@ class TurnSession:
     __slots__ = (
         "_abandoned",
         "_added",
+        "_begun",
         "_commit",
         "_core",
         "_key",
@@ -92,6 +93,7 @@ class TurnSession:
         self._timeout: float | None = None if timeout is None else seconds("timeout", timeout)
         self._added: tuple[Message, ...] = ()
         self._turn: OpenTurn | None = None
+        self._begun = False
         self._abandoned = False
 
     @property
@@ -120,8 +122,9 @@ class TurnSession:
 
     async def begin(self) -> None:
         """Open it; a caller that leaves before has changed nothing, and keeps nobody out."""
-        if self._turn is not None:
+        if self._begun:
             raise TurnEndedError("a turn is opened once; ask the memory for another one")
+        self._begun = True
         turn = self._core.make_turn(self.name, self.max_duration)
         request = Request(OPEN_TURN, key=self._key, window=self._window, turn=turn, on_busy=self._on_busy)
         try:
@@ -220,7 +223,8 @@ class Turn:
     committed.
 
     It owns no cancel scope, so a generator may yield inside it. Instead it is fenced: when another turn has taken its
-    place, or it lasted longer than `max_duration`, its next `add`, `messages` or commit raises `TurnInterruptedError`.
+    place, or it lasted longer than `max_duration` while others waited, its next `add`, `messages` or commit raises
+    `TurnInterruptedError`.
     Opening another turn of the same memory inside it, or writing through a handle, raises `NestedTurnError` at once.
     """
 

@@ -40,6 +40,12 @@ WAITING: Final = 0
 OPEN: Final = 1
 ENDED: Final = 2
 
+_QUEUED: Final = 0
+"""As in `requests`, which imports this module."""
+
+_FEWEST_IN_LINE: Final = 64
+"""A line shorter than this is not looked through for those who left it."""
+
 _SHORTEST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 0.5
 """Seconds between looks at whether another process's turn is over."""
@@ -92,9 +98,9 @@ class OpenTurn:
         """Note one of its own commits."""
         self.at = version
 
-    def follows(self, version: Version) -> bool:
-        """Tell whether nobody else has written since it began."""
-        return self.at.n == version.n and self.at.mid in (0, version.mid)
+    def follows(self, version: Version, tentative: int = 0) -> bool:
+        """Tell whether nobody else has written since it began; so many entries of its own are under way."""
+        return self.at.n + tentative == version.n and self.at.mid in (0, version.mid)
 
     def end(self, reason: str = "") -> None:
         """End it, once: whatever its caller does next is refused. With a reason, that is told to who watches."""
@@ -124,7 +130,7 @@ class Turnstile:
         closed_until: when to ask the store again, by the loop's clock, after another process's turn kept us out.
     """
 
-    __slots__ = ("_most", "_pause", "closed_until", "held", "turn", "urgent")
+    __slots__ = ("_most", "_pause", "_tidy_at", "closed_until", "held", "turn", "urgent")
 
     def __init__(self, most: int) -> None:
         """Let at most so many turns wait."""
@@ -134,6 +140,7 @@ class Turnstile:
         self.urgent: deque[Request] = deque()
         self.closed_until: float = 0.0
         self._pause: float = _SHORTEST_PAUSE
+        self._tidy_at: int = _FEWEST_IN_LINE
 
     def next(self, now: float) -> Request | None:
         """Return who is next by right: the open turn's own requests, then those that waited until it was over."""
@@ -158,6 +165,7 @@ class Turnstile:
         if turn is not None and turn.state == OPEN and now >= turn.deadline:
             self._end("expired")
             turn = None
+        self._tidy()
         opening = request.turn
         if turn is None and not self.held:
             return True
@@ -172,13 +180,23 @@ class Turnstile:
                         opening.undo = turn.since.n
                     self._end(request.on_busy)
                 return True
-            if sum(1 for waiting in self.held if waiting.turn is not None) >= self._most:
+            if sum(waiting.turn is not None and waiting.state == _QUEUED for waiting in self.held) >= self._most:
                 return OverloadedError(
                     f"memory {opening.name.id!r} (namespace {opening.name.namespace!r}): {self._most} turns wait "
                     "already (mailbox_size); retry later"
                 )
         self.held.append(request)
         return False
+
+    def _tidy(self) -> None:
+        """Forget who left the line: they count for nothing, and must not pile up behind a long turn."""
+        while self.held and self.held[0].state != _QUEUED:
+            self.held.popleft()
+        if len(self.held) >= self._tidy_at:
+            staying = [waiting for waiting in self.held if waiting.state == _QUEUED]
+            self.held.clear()
+            self.held.extend(staying)
+            self._tidy_at = max(_FEWEST_IN_LINE, 2 * len(staying))
 
     def release(self, turn: OpenTurn) -> None:
         """Let others through, if this is the turn that keeps them."""

@@ -19,7 +19,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from turnkeeper import ConflictError, Runtime, open_runtime, open_sync_runtime
-from turnkeeper.cli import demo_claims, demo_crash
+from turnkeeper.cli import demo_claims, demo_crash, demo_turns
 from turnkeeper.cli.claims import ClaimFailedError
 from turnkeeper.cli.demo_writer import BATCH, part, sender_id
 
@@ -28,6 +28,7 @@ Invoke = Callable[..., Any]
 TITLES = [
     "Recorded conversations, live",
     "Two messages to one conversation at once",
+    "A second message before the first is answered",
     "Many senders",
     "A cancelled add",
     "A stale writer",
@@ -46,11 +47,13 @@ def test_it_shows_what_it_claims(run: Invoke, tmp_path: Path) -> None:
     assert shown.err == ""
     assert shown.status == 0
     assert [line.removeprefix("ok ") for line in shown.out.splitlines() if line.startswith("ok ")] == TITLES
-    assert "9 of 9 claims hold" in shown.out
+    assert "10 of 10 claims hold" in shown.out
     text = " ".join(shown.out.split())
     assert "31 conversations at once, 380 messages" in text
     assert "asyncio, uvloop, trio; then a new process found every log equal to its input" in text
     assert re.search(r"both are there, once each, one behind the other: from the \w+, then from the \w+", text)
+    assert "enqueue: Q1 call result A1 Q2 A2; reject: Q1 call result A1, Q2 was refused at once" in text
+    assert "interrupt: Q1 call (closed) Q2 A2; rollback: Q2 A2, no trace of Q1" in text
     assert "200 tasks and 16 threads wrote 560 messages to one conversation" in text
     killed = re.search(r"killed 3 times with SIGKILL: all (\d+) acknowledged batches .* of (\d+) cut off", text)
     assert killed is not None
@@ -110,8 +113,8 @@ def test_a_claim_that_does_not_hold_is_1_and_the_others_are_shown(
     ran = invoke("demo")
     assert ran.status == 1
     assert f"FAILED Two messages to one conversation at once\n    {said}\n" in ran.out
-    assert ran.out.count("\nok ") == 8
-    assert "8 of 9 claims hold" in ran.out
+    assert ran.out.count("\nok ") == 9
+    assert "9 of 10 claims hold" in ran.out
     assert canary not in ran.out + ran.err
 
 
@@ -172,6 +175,7 @@ async def test_an_honest_runtime_keeps_the_claims(tmp_path: Path) -> None:
     async with open_runtime(f"sqlite:///{tmp_path / 'demo.db'}") as runtime:
         for claim in (
             demo_claims.two_at_once,
+            demo_turns.double_message,
             demo_claims.many_senders,
             demo_claims.cancelled_adds,
             demo_claims.stale_writer,
@@ -179,6 +183,48 @@ async def test_an_honest_runtime_keeps_the_claims(tmp_path: Path) -> None:
             assert await claim(runtime)
         assert await demo_claims.plain_script(runtime, tmp_path)
     assert await demo_claims.idempotent_retry(tmp_path)
+
+
+class _Muddled:
+    """A runtime that takes one policy for another."""
+
+    def __init__(self, runtime: Runtime, asked: str, done: str) -> None:
+        self._runtime = runtime
+        self._asked = asked
+        self._done = done
+
+    def memory(self, memory_id: str) -> Any:
+        memory = self._runtime.memory(memory_id)
+
+        class Muddled:
+            messages = staticmethod(memory.messages)
+
+            @staticmethod
+            def turn(on_busy: str = "enqueue", **options: Any) -> Any:
+                return memory.turn(on_busy=self._done if on_busy == self._asked else on_busy, **options)  # type: ignore[arg-type]
+
+        return Muddled
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("asked", "done"),
+    [
+        ("enqueue", "interrupt"),
+        ("reject", "enqueue"),
+        ("interrupt", "rollback"),
+        ("rollback", "interrupt"),
+        ("interrupt", "enqueue"),
+        ("rollback", "reject"),
+    ],
+)
+async def test_a_second_message_treated_otherwise_than_asked_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, asked: str, done: str
+) -> None:
+    monkeypatch.setattr(demo_turns, "_PATIENCE", 0.05)
+    async with open_runtime("memory:") as runtime:
+        with pytest.raises(ClaimFailedError, match=f"{asked}: "):
+            await demo_turns.double_message(_Muddled(runtime, asked, done))  # type: ignore[arg-type]
 
 
 class TestTheKill:

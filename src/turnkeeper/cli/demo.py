@@ -18,6 +18,7 @@ from turnkeeper.cli import demo_claims
 from turnkeeper.cli.claims import ClaimFailedError
 from turnkeeper.cli.comparing import DifferenceError
 from turnkeeper.cli.demo_crash import survive_kills
+from turnkeeper.cli.demo_turns import double_message
 from turnkeeper.cli.loops import run_on
 from turnkeeper.cli.terminal import Stop, is_terminal, say, say_block, spinning
 from turnkeeper.errors import TurnkeeperError
@@ -66,6 +67,7 @@ def _claims(directory: Path, sample: Path) -> list[_Claim]:
     return [
         _Claim("Recorded conversations, live", partial(demo_claims.replayed_sample, directory, sample)),
         _Claim("Two messages to one conversation at once", in_runtime(demo_claims.two_at_once)),
+        _Claim("A second message before the first is answered", in_runtime(double_message)),
         _Claim("Many senders", in_runtime(demo_claims.many_senders)),
         _Claim("A cancelled add", in_runtime(demo_claims.cancelled_adds)),
         _Claim("A stale writer", in_runtime(demo_claims.stale_writer)),

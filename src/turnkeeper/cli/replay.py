@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from turnkeeper.cli.comparing import DifferenceError
 from turnkeeper.cli.copies import Survey, refuse_existing, replayable_store, survey
 from turnkeeper.cli.live import LiveReplay
-from turnkeeper.cli.loops import BACKENDS, require_backend, run_on
+from turnkeeper.cli.loops import BACKENDS, require_backend, run_on, watch_signals
 from turnkeeper.cli.ram import peak_ram
 from turnkeeper.cli.replay_check import check_in_fresh_process
 from turnkeeper.cli.terminal import Stop, is_terminal, say, say_table, spinning
@@ -33,8 +33,6 @@ and what was written can be looked at afterwards."""
 
 DEFAULT_CLIENTS: Final = 100
 """As many conversations as a busy agent server has under way; groups are large enough to see them commit together."""
-
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 @click.command(epilog="Exit status: 0 all there; 1 a difference was found; 2 not done as asked; 130 interrupted.")
@@ -127,7 +125,7 @@ class _Replay:
     async def _play(self) -> None:
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as watching:
-                await watching.start(self._watch_signals, scope)
+                await watching.start(watch_signals, self._heard, scope)
                 async with self._runtime:
                     with _progress(self._wanted.messages) as advance:
                         self._live = LiveReplay(
@@ -140,18 +138,8 @@ class _Replay:
                         await self._live.run(self._files, self._wanted.copies)
                 watching.cancel_scope.cancel()
 
-    async def _watch_signals(
-        self, scope: anyio.CancelScope, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
-    ) -> None:
-        """End on the first signal, in order: what was taken is committed, the store closed. A second one is rude."""
-        # What the shell told us to ignore, as it tells jobs in the background, stays ignored.
-        heeded = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-        with anyio.open_signal_receiver(*heeded) as signals:
-            task_status.started()
-            async for number in signals:
-                self._signal = number
-                scope.cancel()
-                return
+    def _heard(self, number: signal.Signals) -> None:
+        self._signal = number
 
     def _so_far(self) -> str:
         live = self._live

@@ -26,7 +26,17 @@ from turnkeeper.messages import Message, encode_messages
 from turnkeeper.names import memory_name
 from turnkeeper.wire import decode
 
-__all__ = ["Summary", "Transcript", "TranscriptError", "check_transcripts", "read_transcripts"]
+__all__ = [
+    "Place",
+    "Summary",
+    "Transcript",
+    "TranscriptError",
+    "check_transcripts",
+    "decode_json",
+    "lines_of",
+    "read_transcripts",
+    "transcript_at",
+]
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _UTF8_BOM: Final = b"\xef\xbb\xbf"
@@ -55,7 +65,7 @@ class TranscriptError(TurnkeeperError):
 
     def __str__(self) -> str:
         """Name file, line and reason."""
-        return f"{self.path if self.line is None else _Place(self.path, self.line, self.unit)}: {self.reason}"
+        return f"{self.path if self.line is None else Place(self.path, self.line, self.unit)}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +105,10 @@ def read_transcripts(paths: Sequence[Path]) -> Iterator[Transcript]:
             that is no conversation (bad UTF-8, bad JSON, no messages, an invalid message or id), or an id's second use
             in all the files. Whatever came before it was yielded.
     """
-    seen: dict[str, _Place] = {}
+    seen: dict[str, Place] = {}
     for path in paths:
         for place, value in _conversations(path):
-            transcript = _transcript(place, value)
+            transcript = transcript_at(place, value)
             first = seen.setdefault(transcript.id, place)
             if first is not place:
                 raise place.error(f"id {transcript.id!r} is already used in {first}")
@@ -118,7 +128,9 @@ def check_transcripts(paths: Sequence[Path]) -> Summary:
     return Summary(conversations, messages)
 
 
-class _Place(NamedTuple):
+class Place(NamedTuple):
+    """Where a conversation was found: a file, and the number of the line, or of the item of its array."""
+
     path: Path
     number: int
     unit: _Unit
@@ -127,6 +139,7 @@ class _Place(NamedTuple):
         return f"{self.path}, {self.unit} {self.number}"
 
     def error(self, reason: str) -> TranscriptError:
+        """Make the error of what was found here."""
         return TranscriptError(self.path, self.number, reason, self.unit)
 
 
@@ -138,7 +151,7 @@ class _Fault(NamedTuple):
     at_end: bool = False
 
 
-def _transcript(place: _Place, value: object) -> Transcript:
+def transcript_at(place: Place, value: object) -> Transcript:
     """Judge one decoded conversation."""
     own_id: object = f"{_stem(place.path)}-{place.number}"
     messages = value
@@ -165,18 +178,18 @@ def _stem(path: Path) -> str:
     return Path(path.name.removesuffix(".gz")).stem
 
 
-def _conversations(path: Path) -> Iterator[tuple[_Place, object]]:
+def _conversations(path: Path) -> Iterator[tuple[Place, object]]:
     """Find out what the file is from its first line; yield its conversations, not judged yet."""
-    lines = _lines(path)
+    lines = lines_of(path)
     filled = ((number, line) for number, line in lines if line.strip())
     first = next(filled, None)
     if first is None:
         return
     number, line = first
-    value, fault = _decode(line)
+    value, fault = decode_json(line)
     if fault is not None and fault.at_end and line.lstrip().startswith(b"["):
         # It ends in the middle of an array: one array over many lines. Only then the whole file is read at once.
-        value, fault = _decode(line + b"".join(rest for _, rest in lines))
+        value, fault = decode_json(line + b"".join(rest for _, rest in lines))
         if fault is not None:
             raise TranscriptError(path, number - 1 + fault.line, f"{fault.reason}, read as one array")
     if fault is not None:
@@ -184,17 +197,17 @@ def _conversations(path: Path) -> Iterator[tuple[_Place, object]]:
 
     if _is_array_of_conversations(value):
         for element, conversation in enumerate(value, 1):
-            yield _Place(path, element, "element"), conversation
+            yield Place(path, element, "element"), conversation
         for number, _ in filled:
             raise TranscriptError(path, number, "follows a JSON array of conversations, which has to be the whole file")
         return
 
-    yield _Place(path, number, "line"), value
+    yield Place(path, number, "line"), value
     for number, line in filled:
-        value, fault = _decode(line)
+        value, fault = decode_json(line)
         if fault is not None:
             raise TranscriptError(path, number, fault.reason)
-        yield _Place(path, number, "line"), value
+        yield Place(path, number, "line"), value
 
 
 def _is_array_of_conversations(value: object) -> TypeGuard[list[object]]:
@@ -205,7 +218,7 @@ def _is_array_of_conversations(value: object) -> TypeGuard[list[object]]:
     )
 
 
-def _decode(data: bytes) -> tuple[object, _Fault | None]:
+def decode_json(data: bytes) -> tuple[object, _Fault | None]:
     """Decode JSON. A fault is returned, not raised, so that no error's context leads to the text."""
     # Without the last line break, a string that isn't closed fails where it begins, not at the end.
     data = data.rstrip(_JSON_SPACE)
@@ -223,7 +236,7 @@ def _decode(data: bytes) -> tuple[object, _Fault | None]:
         return None, _Fault("is not valid JSON: holds NaN, Infinity or a number of too many digits")
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield all lines with their numbers, unzipped, without a byte order mark."""
     number: int | None = None
     try:

@@ -50,9 +50,8 @@ _CREATE: Final = (
     "ON CONFLICT (namespace, id) DO NOTHING"
 )
 _FREE: Final = "(turn_id IS NULL OR turn_until <= ? OR turn_id = ?)"
-_ADVANCE: Final = (
-    "UPDATE head SET version = ?, base = ?, system = ?, updated_at = ? WHERE mid = ? AND version = ? AND " + _FREE
-)
+_OWN: Final = "turn_id IS NOT NULL AND ? >= 0 AND turn_id = ?"  # a turn that was robbed comes too late, even when free
+_ADVANCE: Final = "UPDATE head SET version = ?, base = ?, system = ?, updated_at = ? WHERE mid = ? AND version = ? AND "
 _LEASE: Final = "UPDATE head SET turn_id = ?, turn_until = ? WHERE mid = ?"
 _FIRST_OF_TURN: Final = "SELECT min(version) FROM entry WHERE mid = ? AND turn_id = ?"
 _APPEND: Final = "INSERT INTO entry (mid, version, op, entry_id, turn_id, payload, at) VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -103,6 +102,15 @@ _EntryRow: TypeAlias = tuple[int, int, str, bytes, bytes | None, bytes, int]
 
 QUARANTINE: Final = "turnkeeper:quarantine"
 """The namespace that corrupt memories are moved to, out of the way."""
+
+
+def _is_of_the_turn(slice_: Slice) -> bool:
+    """Tell whether a slice is the turn's own doing, its entries or its renewal; others may only go the same way."""
+    turn_id, lease = slice_.turn_id, slice_.lease
+    if not turn_id:
+        return False
+    renews = lease is not None and lease.turn_id == turn_id and lease.seconds > 0
+    return renews or any(entry.turn_id == turn_id for entry in slice_.entries)
 
 
 def _lenient_text(data: bytes) -> str:
@@ -285,7 +293,7 @@ class SQLiteStore(Store):
         version = expected + len(slice_.entries)
         stolen_from = -1
         if slice_.lease is not None and slice_.lease.steal:
-            stolen_from = self._free(connection, slice_, slice_.lease.turn_id)
+            stolen_from = self._free(connection, slice_, now)
         if slice_.delete:
             condition = (mid, expected, now, slice_.turn_id)
             if not connection.execute(
@@ -300,7 +308,8 @@ class SQLiteStore(Store):
         else:
             changed_at = at if slice_.entries else slice_.not_before
             state = version, slice_.base, slice_.system, changed_at
-            cursor = connection.execute(_ADVANCE, (*state, mid, expected, now, slice_.turn_id))
+            advance = _ADVANCE + (_OWN if _is_of_the_turn(slice_) else _FREE)
+            cursor = connection.execute(advance, (*state, mid, expected, now, slice_.turn_id))
         if cursor.rowcount != 1:
             return self._refusal(connection, slice_)
         if slice_.lease is not None:
@@ -316,13 +325,18 @@ class SQLiteStore(Store):
         row = connection.execute("SELECT mid, version FROM head WHERE namespace = ? AND id = ?", slice_.name).fetchone()
         return _HELD if row == (slice_.mid, slice_.expected) else _CONFLICT
 
-    def _free(self, connection: sqlite3.Connection, slice_: Slice, turn_id: bytes) -> int:
-        """Take a lease away from another turn; return the number of the entry before its first one, or -1."""
+    def _free(self, connection: sqlite3.Connection, slice_: Slice, now: int) -> int:
+        """Take a lease away from another turn; return the number of the entry before its first one, or -1.
+
+        One that has run out, or is the slice's own, is of a turn that is over: what it committed is nobody's to undo.
+        """
         state = slice_.mid, slice_.expected
-        row = connection.execute("SELECT turn_id FROM head WHERE mid = ? AND version = ?", state).fetchone()
-        if row is None or row[0] is None or row[0] == turn_id:
+        row = connection.execute("SELECT turn_id, turn_until FROM head WHERE mid = ? AND version = ?", state).fetchone()
+        if row is None or row[0] is None:
             return -1
         connection.execute(_LEASE, (None, None, slice_.mid))
+        if row[0] == slice_.turn_id or row[1] <= now:
+            return -1
         first = connection.execute(_FIRST_OF_TURN, (slice_.mid, row[0])).fetchone()[0]
         return -1 if first is None else first - 1
 

@@ -54,13 +54,21 @@ CREATE TABLE receipt (
   UNIQUE (name_digest, key)
 ) STRICT;
 CREATE INDEX receipt_expiry ON receipt (expires_at);
+CREATE VIEW reach AS
+  SELECT mid, version, op,
+         CASE WHEN json_valid(CAST(payload AS TEXT)) THEN json_extract(CAST(payload AS TEXT), '$.to') END AS summed_up
+  FROM entry WHERE op IN ('compact', 'undo');
 CREATE VIEW message AS
   SELECT head.namespace, head.id, entry.version, entry.op, part.key AS position,
          CASE WHEN part.type = 'object' AND json_extract(part.value, '$.role')
                 IN ('system', 'developer', 'user', 'assistant', 'tool', 'function')
               THEN json_extract(part.value, '$.role') END AS role, part.value AS json,
-         entry.version >= head.base AS visible, entry.at AS at
-  FROM head JOIN entry ON entry.mid = head.mid,
+         entry.version >= coalesce(start.summed_up + 1, head.base) AND NOT EXISTS (
+           SELECT 1 FROM reach AS undo WHERE undo.mid = entry.mid AND undo.op = 'undo'
+                                         AND undo.version > entry.version AND undo.summed_up < entry.version
+         ) AS visible, entry.at AS at
+  FROM head JOIN entry ON entry.mid = head.mid
+       LEFT JOIN reach AS start ON start.mid = head.mid AND start.version = head.base AND start.op = 'compact',
        json_each(
          CASE WHEN json_valid(CAST(entry.payload AS TEXT)) THEN CAST(entry.payload AS TEXT) ELSE '{}' END, '$.messages'
        ) AS part

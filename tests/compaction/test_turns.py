@@ -1,0 +1,116 @@
+"""Compaction and turns: neither tears the other, and nobody waits for a summariser."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import anyio
+import pytest
+
+import turnkeeper
+from compaction.summing import LAST_TURN, Model, compacting, line, say, turns
+from support.schedule import Gate
+from turnkeeper import ChatMemory, NestedTurnError, Runtime, TurnInterruptedError
+from turnkeeper.testing import unload
+from windows.saying import answer, user
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("commit", ["turn", "each"])
+async def test_a_turn_is_written_while_the_summariser_works(commit: str, memory: ChatMemory) -> None:
+    await say(memory, *turns(1, 3))
+    async with compacting(memory) as running:
+        async with memory.turn(commit=commit) as turn:  # type: ignore[arg-type]
+            await turn.add(user("u4"))
+            await turn.add(answer("a4"))
+        assert turn.receipt is not None
+    assert running.returned
+    assert await line(memory) == "S1 u3 a3 u4 a4"
+
+
+@pytest.mark.parametrize("commit", ["turn", "each"])
+async def test_the_summary_waits_for_the_open_turn(commit: str, runtime: Runtime, memory: ChatMemory) -> None:
+    await say(memory, *turns(1, 3))
+    model = Model()
+    async with anyio.create_task_group() as tasks:
+        with Gate() as gate:
+
+            async def in_a_turn() -> None:
+                async with memory.turn(commit=commit) as turn:  # type: ignore[arg-type]
+                    await turn.add(user("u4"))
+                    await gate.stop()
+                    assert (await turn.messages())[0].text == "u1"
+                    await turn.add(answer("a4"))
+
+            async def compact() -> None:
+                assert await memory.compact(model, keep=LAST_TURN) is not None
+
+            tasks.start_soon(in_a_turn)
+            await gate.arrival()
+            tasks.start_soon(compact)
+            while not model.calls:
+                await anyio.lowlevel.checkpoint()
+            for _ in range(20):
+                await anyio.lowlevel.checkpoint()
+            assert (await line(memory)).startswith("u1 a1 u2 a2 u3 a3")
+            assert runtime.stats().compactions == 0
+            gate.open()
+    shown = "S1 u3 a3 u4 a4" if commit == "turn" else "S1 u4 a4"
+    assert await line(memory) == shown
+
+
+async def test_a_turn_that_fails_leaves_the_summary(memory: ChatMemory) -> None:
+    await say(memory, *turns(1, 3))
+    async with compacting(memory) as running:
+        with suppress(ZeroDivisionError):
+            async with memory.turn() as turn:
+                await turn.add(user("u4"))
+                raise ZeroDivisionError
+    assert running.returned
+    assert await line(memory) == "S1 u3 a3"
+
+
+async def test_a_turn_that_opens_after_the_summary_shows_it_and_its_own(memory: ChatMemory) -> None:
+    await say(memory, *turns(1, 3))
+    await memory.compact(Model(), keep=LAST_TURN)
+    async with memory.turn() as turn:
+        await turn.add(user("u4"))
+        assert [each.text for each in await turn.messages()] == ["S1", "u3", "a3", "u4"]
+    assert await line(memory) == "S1 u3 a3 u4"
+
+
+async def test_a_rolled_back_turn_leaves_summary_and_system_message(memory: ChatMemory, runtime: Runtime) -> None:
+    await say(memory, {"role": "system", "content": "s"}, *turns(1, 3))
+    await memory.compact(Model(), keep=LAST_TURN)
+    with Gate() as gate:
+        async with anyio.create_task_group() as tasks:
+
+            async def to_be_rolled_back() -> None:
+                with suppress(TurnInterruptedError):
+                    async with memory.turn(commit="each") as turn:
+                        await turn.add({"role": "system", "content": "other"}, user("gone"))
+                        await gate.stop()
+                        await turn.messages()
+
+            tasks.start_soon(to_be_rolled_back)
+            await gate.arrival()
+            async with memory.turn(on_busy="rollback") as turn:
+                await turn.add(user("u4"))
+            gate.open()
+    for _ in range(2):
+        assert await line(memory) == "s S1 u3 a3 u4"
+        unload(runtime, "m")
+
+
+async def test_inside_a_turn_it_is_refused_at_once() -> None:
+    async with turnkeeper.open_runtime("memory:") as runtime:
+        memory = runtime.memory("m")
+        await say(memory, *turns(1, 3))
+        async with memory.turn() as turn:
+            await turn.add(user("u4"))
+            with anyio.move_on_after(0.2):
+                with pytest.raises(NestedTurnError):
+                    await memory.compact(Model(), keep=LAST_TURN)
+                return
+        pytest.fail("it waits for its own turn")
