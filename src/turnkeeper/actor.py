@@ -14,6 +14,7 @@ from anyio.streams.memory import MemoryObjectSendStream
 
 from turnkeeper.errors import (
     RuntimeUsageError,
+    StoreError,
     closed,
 )
 from turnkeeper.ledger import LARGEST_BATCH
@@ -21,10 +22,10 @@ from turnkeeper.log import (
     Receipt,
 )
 from turnkeeper.names import MemoryName
-from turnkeeper.requests import ABANDONED, DONE, OPEN_TURN, QUEUED, READING, TAKEN, Request
+from turnkeeper.requests import ABANDONED, CLOSE_TURN, DONE, OPEN_TURN, QUEUED, READING, TAKEN, Request
 from turnkeeper.services import Inbox, Services
 from turnkeeper.turning import TurnLedger
-from turnkeeper.turnstile import INTERRUPT, ROLLBACK, WAITING, OpenTurn, Turnstile
+from turnkeeper.turnstile import INTERRUPT, OPEN, ROLLBACK, WAITING, OpenTurn, Turnstile
 from turnkeeper.windows import Messages, Window
 
 __all__ = ["Actor"]
@@ -61,7 +62,7 @@ class Actor(TurnLedger):
             if stile.turn is not None:
                 return True
         # A lease is given back by the task: without it, others would wait until it runs out.
-        return self._serving or bool(self._outstanding) or bool(self._lease)
+        return self._serving or bool(self._outstanding) or bool(self._lease and self._mailbox)
 
     @property
     def running(self) -> bool:
@@ -129,6 +130,13 @@ class Actor(TurnLedger):
             self._turnstile.release(turn)
             self._rouse()
 
+    def close_turn(self) -> None:
+        """End an open turn because the runtime closes: what it would commit would come too late."""
+        turn = None if self._turnstile is None else self._turnstile.turn
+        if turn is not None and turn.state == OPEN:
+            turn.end("closed")
+            self.leave_turn(turn)
+
     def abandon(self, request: Request) -> None:
         """Note that a caller left: a request that was not taken yet will never run."""
         if request.state == QUEUED:
@@ -164,7 +172,8 @@ class Actor(TurnLedger):
         for request in outstanding:
             self._answer(request, self._unknown() if request in writing else make_error())
         self._log = None
-        self._forget_lease()
+        if self._services.stopping:
+            self._forget_lease()  # otherwise the next task gives it back
         self.end_task()
         return len(outstanding)
 
@@ -232,6 +241,9 @@ class Actor(TurnLedger):
         batch = self._take(first, inbox)
         size = len(batch)
         opening = batch.pop() if batch and batch[-1].op == OPEN_TURN else None
+        closing = batch.pop() if batch and batch[-1].op == CLOSE_TURN else None
+        if unreachable is None and self._turnstile is not None and self._turnstile.owed is not None:
+            unreachable = await self._pay(self._turnstile)
         if unreachable is not None:
             batch = self._refuse(batch, unreachable)
         writers = list(batch)
@@ -244,12 +256,25 @@ class Actor(TurnLedger):
             self._wait_again(opening, held)
         elif opening is not None:
             await self._open_turn(opening, unreachable)
+        if closing is not None and closing.turn is not None:
+            self.leave_turn(closing.turn)
+            if self._lease == closing.turn.id:
+                await self._keep_lease()  # before its caller goes on: who steals a lease may undo what it stands for
+            self._answer(closing, None)
         if self._corrupt is not None:
             self._log = None  # look again next time: it may have been repaired
         elif self._log is not None:
             self._log.trim()
         self._services.residency.settle(self)
         return size
+
+    async def _pay(self, stile: Turnstile) -> StoreError | None:
+        """Take back what a rollback could not, before anybody builds on it; return what prevented it."""
+        assert stile.owed is not None
+        failure = await self._undo(*stile.owed)
+        if failure is None:
+            stile.owed = None
+        return failure if isinstance(failure, StoreError) else None
 
     def _next(self, inbox: Inbox) -> Request:
         """Return the next request that may pass; raises what the inbox raises when there is none."""
@@ -276,6 +301,8 @@ class Actor(TurnLedger):
             if request.state == QUEUED:
                 request.state = TAKEN
                 batch.append(request)
+                if request.op == CLOSE_TURN:
+                    return batch
                 if request.op == OPEN_TURN:
                     assert self._turnstile is not None
                     self._turnstile.turn = request.turn

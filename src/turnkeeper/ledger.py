@@ -39,7 +39,7 @@ from turnkeeper.services import Services
 from turnkeeper.state import Log
 from turnkeeper.turnstile import Turnstile
 
-__all__ = ["LARGEST_BATCH", "Ledger"]
+__all__ = ["LARGEST_BATCH", "Ledger", "replayed"]
 
 FIRST_BACKOFF: Final = 0.001
 LONGEST_BACKOFF: Final = 0.05
@@ -250,12 +250,7 @@ class Ledger(ABC):
         return error if stored is None else self._replayed(request, stored)
 
     def _replayed(self, request: Request, stored: StoredReceipt) -> Receipt | Exception:
-        if request.key is not None and request.key.digest == stored.digest:
-            return stored.receipt
-        return IdempotencyMismatchError(
-            f"memory {self.name.id!r} (namespace {self.name.namespace!r}): this idempotency key was used for other "
-            "content; use a new key for a new request"
-        )
+        return replayed(self.name, request.key, stored)
 
     def _refuse(self, batch: list[Request], error: StoreError) -> list[Request]:
         for request in batch:
@@ -284,3 +279,13 @@ class Ledger(ABC):
             f"memory {self.name.id!r} (namespace {self.name.namespace!r}): other writers won "
             f"{self._services.settings.conflict_attempts} times in a row (conflict_attempts); nothing was changed"
         )
+
+
+def replayed(name: MemoryName, key: Key | None, stored: StoredReceipt) -> Receipt | IdempotencyMismatchError:
+    """Return what a repeated request gets: the first one's receipt, if it was the same request."""
+    if key is not None and key.digest == stored.digest:
+        return stored.receipt
+    return IdempotencyMismatchError(
+        f"memory {name.id!r} (namespace {name.namespace!r}): this idempotency key was used for other content; use a "
+        "new key for a new request"
+    )

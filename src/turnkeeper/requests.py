@@ -14,6 +14,7 @@ from turnkeeper.windows import LimitedWindow, Window
 
 __all__ = [
     "ABANDONED",
+    "CLOSE_TURN",
     "DELETE",
     "DONE",
     "LOOK_BACK",
@@ -30,6 +31,7 @@ __all__ = [
 ]
 
 DELETE: Final = "delete"
+CLOSE_TURN: Final = "close turn"
 LOOK_BACK: Final = "look back"
 OPEN_TURN: Final = "open turn"
 TURN_ADD: Final = "turn add"
@@ -66,6 +68,7 @@ class Request:
         turn: the turn that it opens, or belongs to.
         on_busy: what an opening does while another turn is open.
         to: for an undo: the entry to whose state it goes back.
+        at: for an undo: the entry at which the log has to stand; otherwise others have written, and nothing is done.
         seen: for a compaction: what its messages sum up.
         when: for a compaction: the window that has to hide something, or there is nothing to do; None: do it anyway.
         ends: whether the turn ends with it, whatever its outcome.
@@ -75,6 +78,7 @@ class Request:
     """
 
     __slots__ = (
+        "at",
         "done",
         "ends",
         "error",
@@ -120,6 +124,7 @@ class Request:
         self.on_busy: str = on_busy
         self.ends: bool = ends
         self.to: int = 0
+        self.at: int = 0
         self.seen: Compactable | None = None
         self.when: LimitedWindow | None = None
         self.state: int = QUEUED

@@ -32,6 +32,7 @@ from turnkeeper.errors import (
     closed,
 )
 from turnkeeper.lane import Job, Lane, LaneTimeoutError
+from turnkeeper.log import StoredReceipt
 from turnkeeper.names import MemoryName
 from turnkeeper.requests import READ, Request
 from turnkeeper.residency import Residency
@@ -231,6 +232,8 @@ class RuntimeCore:
         try:
             with anyio.CancelScope(shield=True):
                 deadline = anyio.current_time() + self.settings.close_timeout
+                for actor in self._residency.actors():
+                    actor.close_turn()
                 self._admission.close()
                 with anyio.CancelScope(deadline=deadline):
                     await self._admission.drained()
@@ -411,6 +414,15 @@ class RuntimeCore:
         if request.error is not None:
             raise request.error
         return request.result
+
+    async def receipt(self, name: MemoryName, key: str) -> StoredReceipt | None:
+        """Look up what an idempotency key stands for.
+
+        Raises:
+            StoreError: the store can't be read.
+        """
+        self.check_usable()
+        return await self._reader.receipt(name, key)
 
     def leave_turn(self, turn: OpenTurn) -> None:
         """End a turn without a trace of what it had not committed."""

@@ -13,7 +13,7 @@ from turnkeeper.errors import (
     closed,
     fresh,
 )
-from turnkeeper.ledger import FIRST_BACKOFF, LONGEST_BACKOFF, Ledger
+from turnkeeper.ledger import FIRST_BACKOFF, LONGEST_BACKOFF, Ledger, replayed
 from turnkeeper.log import (
     UNDO,
     Committed,
@@ -24,6 +24,7 @@ from turnkeeper.log import (
     NotCommitted,
     Rejected,
     Slice,
+    StoredReceipt,
 )
 from turnkeeper.names import MemoryName
 from turnkeeper.plan import EVERYTHING
@@ -32,7 +33,7 @@ from turnkeeper.services import Services
 from turnkeeper.state import Log
 from turnkeeper.turnstile import INTERRUPT, REJECT, ROLLBACK, WAITING, OpenTurn, busy
 
-__all__ = ["TurnLedger"]
+__all__ = ["TurnLedger", "committed_before"]
 
 
 class TurnLedger(Ledger):
@@ -72,8 +73,10 @@ class TurnLedger(Ledger):
                 error = leased
             elif request.key is not None and turn.state == WAITING:
                 error = await self._committed_before(request, request.key)  # it may have been while we were kept out
-        if turn.undo >= 0:  # also when this one comes to nothing: the other turn was told that nothing of it is left
-            failure = await self._undo(turn.undo)
+        if turn.undo is not None:
+            # Also when this one comes to nothing: the other turn was told that nothing of it is left.
+            failure = await self._undo(*turn.undo)
+            stile.owed = None if failure is None else turn.undo
             error = error or failure
         log = self._log
         if error is None and log is not None and turn.state == WAITING and request.state == TAKEN:
@@ -102,16 +105,7 @@ class TurnLedger(Ledger):
             stored = await self._services.reader.receipt(self.name, key.key)
         except StoreError as unreachable:
             return unreachable
-        if stored is None:
-            return None
-        receipt = self._replayed(request, stored)
-        if isinstance(receipt, Exception):
-            return receipt
-        return TurnAlreadyCommittedError(
-            f"memory {self.name.id!r} (namespace {self.name.namespace!r}): a turn with this idempotency key was "
-            "committed before; use its receipt",
-            receipt,
-        )
+        return None if stored is None else committed_before(self.name, key, stored)
 
     async def _take_lease(self, request: Request, turn: OpenTurn) -> Exception | bool:
         """Keep other processes out; False when one of them has a turn open and the request has to wait."""
@@ -127,7 +121,7 @@ class TurnLedger(Ledger):
                 self._renew_at = self._services.now() + settings.turn_lease / 3
                 stile.reopen()
                 if request.on_busy == ROLLBACK and outcome.stolen_from >= 0:
-                    turn.undo = outcome.stolen_from
+                    turn.undo = outcome.stolen_from, log.n
                 return True
             if isinstance(outcome, Held):
                 return busy(turn) if request.on_busy == REJECT else False
@@ -189,15 +183,27 @@ class TurnLedger(Ledger):
             lease=lease,
         )
 
-    async def _undo(self, to: int) -> Exception | None:
+    async def _undo(self, to: int, at: int) -> Exception | None:
         """Take back the entries after `to` by one that says so; return what prevented it."""
         undoing = Request(UNDO, window=EVERYTHING)
         undoing.state = TAKEN
         undoing.done = self._services.make_event()
-        undoing.to = to
+        undoing.to, undoing.at = to, at
         self._adopt(undoing)
         left = [undoing]
         while left and self._log is not None and self._corrupt is None:
             left = await self._round(left)
         self._answer(undoing, closed() if self._corrupt is None else fresh(self._corrupt))  # unless it has its answer
         return undoing.error
+
+
+def committed_before(name: MemoryName, key: Key, stored: StoredReceipt) -> Exception:
+    """Make the error of a turn whose key has a receipt."""
+    receipt = replayed(name, key, stored)
+    if isinstance(receipt, Exception):
+        return receipt
+    return TurnAlreadyCommittedError(
+        f"memory {name.id!r} (namespace {name.namespace!r}): a turn with this idempotency key was committed before; "
+        "use its receipt",
+        receipt,
+    )

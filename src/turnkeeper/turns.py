@@ -15,9 +15,10 @@ from turnkeeper.errors import InvalidArgumentError, NestedTurnError, TurnBusyErr
 from turnkeeper.log import Key, Receipt
 from turnkeeper.messages import Message, MessageLike
 from turnkeeper.names import MemoryName
-from turnkeeper.requests import OPEN_TURN, TURN_ADD, TURN_READ, TURN_TRY, Request
+from turnkeeper.requests import CLOSE_TURN, OPEN_TURN, TURN_ADD, TURN_READ, TURN_TRY, Request
 from turnkeeper.runtime import RuntimeCore
-from turnkeeper.turnstile import ON_BUSY, OPEN, OpenTurn
+from turnkeeper.turning import committed_before
+from turnkeeper.turnstile import INTERRUPT, ON_BUSY, OPEN, ROLLBACK, OpenTurn
 from turnkeeper.windows import LimitedWindow, Messages, Window
 from turnkeeper.windows.base import check_choice
 from turnkeeper.writes import encode_batch, make_key
@@ -125,6 +126,11 @@ class TurnSession:
         if self._begun:
             raise TurnEndedError("a turn is opened once; ask the memory for another one")
         self._begun = True
+        if self._key is not None and self._on_busy in (INTERRUPT, ROLLBACK):
+            # Before anybody is interrupted for a turn that is not to be.
+            stored = await self._core.receipt(self.name, self._key.key)
+            if stored is not None:
+                raise committed_before(self.name, self._key, stored)
         turn = self._core.make_turn(self.name, self.max_duration)
         request = Request(OPEN_TURN, key=self._key, window=self._window, turn=turn, on_busy=self._on_busy)
         try:
@@ -175,8 +181,11 @@ class TurnSession:
         """Commit what was added, in one entry, and let others in."""
         turn = self.turn()
         if not self._added:
-            self._core.leave_turn(turn)
-            await checkpoint()
+            if self._commit == EACH and self._core.store.shared:
+                await self._close(turn)
+            else:
+                self._core.leave_turn(turn)
+                await checkpoint()
             return
         request = Request(
             TURN_ADD, self._added, key=self._key, window=self._window, prunes=self._prunes, turn=turn, ends=True
@@ -185,6 +194,13 @@ class TurnSession:
             self.receipt = await self._core.submit_at_once(request)
         except BaseException:
             self.leave()  # where the actor has not taken it
+            raise
+
+    async def _close(self, turn: OpenTurn) -> None:
+        try:
+            await self._core.submit_at_once(Request(CLOSE_TURN, turn=turn))
+        except BaseException:
+            self.leave()
             raise
 
     def leave(self) -> None:

@@ -54,6 +54,7 @@ _REASONS: Final = {
     "interrupt": "another turn interrupted it; what it had committed stays",
     "rollback": "another turn took its place; nothing of it is left",
     "expired": "it lasted longer than max_duration",
+    "closed": "the runtime closed",
     "lost": "its lease ran out, or the memory's task ended",
 }
 
@@ -65,13 +66,14 @@ class OpenTurn:
         id: 16 random bytes.
         name: the memory.
         state: WAITING, OPEN or ENDED.
-        reason: why it ended, when it was not left: "interrupt", "rollback", "expired", "lost".
+        reason: why it ended, when it was not left: "interrupt", "rollback", "expired", "closed", "lost".
         over: set when it ended that way.
         max_duration: seconds from opening to expiry.
         deadline: when it expires, by the loop's clock.
         since: the memory's version when it began.
         at: its version after the turn's own last commit.
-        undo: number of the entry to which the log goes back before it begins; -1: none.
+        undo: what it takes back before it begins: the number of the entry to which the log goes back, and that at
+            which the log has to stand for it; None: nothing.
     """
 
     __slots__ = ("at", "deadline", "id", "max_duration", "name", "over", "reason", "since", "state", "undo")
@@ -86,7 +88,7 @@ class OpenTurn:
         self.deadline: float = 0.0
         self.since: Version = Version(0, 0)
         self.at: Version = Version(0, 0)
-        self.undo: int = -1
+        self.undo: tuple[int, int] | None = None
 
     def begin(self, now: float, since: Version) -> None:
         """Open it."""
@@ -127,10 +129,11 @@ class Turnstile:
         turn: the one that is open, or being opened.
         held: requests that wait for it to end.
         urgent: requests of the open turn itself: they pass before everything else.
+        owed: what a turn was to take back and could not; see `OpenTurn.undo`.
         closed_until: when to ask the store again, by the loop's clock, after another process's turn kept us out.
     """
 
-    __slots__ = ("_most", "_pause", "_tidy_at", "closed_until", "held", "turn", "urgent")
+    __slots__ = ("_most", "_pause", "_tidy_at", "closed_until", "held", "owed", "turn", "urgent")
 
     def __init__(self, most: int) -> None:
         """Let at most so many turns wait."""
@@ -138,6 +141,7 @@ class Turnstile:
         self.turn: OpenTurn | None = None
         self.held: deque[Request] = deque()
         self.urgent: deque[Request] = deque()
+        self.owed: tuple[int, int] | None = None
         self.closed_until: float = 0.0
         self._pause: float = _SHORTEST_PAUSE
         self._tidy_at: int = _FEWEST_IN_LINE
@@ -177,7 +181,7 @@ class Turnstile:
                     if turn.state == WAITING:
                         opening.undo = turn.undo  # what it was to take back, this one does
                     elif request.on_busy == ROLLBACK and turn.at != turn.since:
-                        opening.undo = turn.since.n
+                        opening.undo = turn.since.n, turn.at.n
                     self._end(request.on_busy)
                 return True
             if sum(waiting.turn is not None and waiting.state == _QUEUED for waiting in self.held) >= self._most:

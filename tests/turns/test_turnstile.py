@@ -98,7 +98,7 @@ class TestSomebodyInside:
         assert over.was_set
 
     def test_a_rollback_takes_back_what_was_committed_and_an_interruption_does_not(self) -> None:
-        for on_busy, undo in (("rollback", 3), ("interrupt", -1)):
+        for on_busy, undo in (("rollback", (3, 5)), ("interrupt", None)):
             stile, turn = with_open_turn()
             turn.advance(Version(7, 5))
             request = opening(on_busy)
@@ -109,16 +109,16 @@ class TestSomebodyInside:
         stile, _ = with_open_turn()
         request = opening("rollback")
         stile.meet(request, 1.0)
-        assert turn_of(request).undo == -1
+        assert turn_of(request).undo is None
 
     def test_who_takes_the_place_of_one_that_is_being_opened_takes_over_what_that_was_to_take_back(self) -> None:
         stile = Turnstile(1)
         opened = make_turn()
-        opened.undo = 4
+        opened.undo = 4, 6
         stile.turn = opened
         request = opening("interrupt")
         assert stile.meet(request, 0.0) is True
-        assert turn_of(request).undo == 4
+        assert turn_of(request).undo == (4, 6)
 
     def test_its_own_requests_pass_before_everything(self) -> None:
         stile, turn = with_open_turn()
