@@ -114,6 +114,8 @@ class Ledger(ABC):
         if isinstance(log, MemoryCorruptError):
             log = Log(head)  # empty, but at the head: enough to delete it
             log.n = head.version if head else 0
+        elif self._log is not None and log is not self._log:
+            log.resume(self._log)
         self._log = log
         return None
 

@@ -68,7 +68,7 @@ class Request:
         turn: the turn that it opens, or belongs to.
         on_busy: what an opening does while another turn is open.
         to: for an undo: the entry to whose state it goes back.
-        at: for an undo: the entry at which the log has to stand; otherwise others have written, and nothing is done.
+        at: for an undo: the entry at which the log has to stand, or nothing is done; -1: any.
         seen: for a compaction: what its messages sum up.
         when: for a compaction: the window that has to hide something, or there is nothing to do; None: do it anyway.
         ends: whether the turn ends with it, whatever its outcome.
@@ -124,7 +124,7 @@ class Request:
         self.on_busy: str = on_busy
         self.ends: bool = ends
         self.to: int = 0
-        self.at: int = 0
+        self.at: int = -1
         self.seen: Compactable | None = None
         self.when: LimitedWindow | None = None
         self.state: int = QUEUED

@@ -208,6 +208,7 @@ class Log:
         self, messages: tuple[Message, ...], window: Window | None, limit: int | None, judging: bool
     ) -> bool | None:
         transcript, n = self._transcript, self.n
+        shown = [(view, view.shown) for view in transcript.views] if judging else []
         view = None if window is None else view_of(window, transcript)
         for index, message in enumerate(messages):
             place_message(message, n, index)
@@ -220,6 +221,9 @@ class Log:
                     certain = view.covered(transcript, self.complete)
                     self._take_back(index + 1)
                     self.n -= 1
+                    view.settle(transcript, limit)
+                    for known, was in shown:
+                        known.shown = was  # nothing has changed, so readers find the same object
                     return False if certain else None
         return True
 
@@ -354,6 +358,18 @@ class Log:
             if known.shown is view:
                 known.shown = renamed
         return renamed
+
+    def resume(self, other: Log) -> None:
+        """Find the objects that another log at the same version returned, where they show the same."""
+        if other.version != self.version:
+            return
+        for view in reversed(other._transcript.views):
+            shown = view.shown
+            if shown is not None and shown.version == self.version:
+                with contextlib.suppress(Exception):  # a window of the user's: its next read tells
+                    again = self.view(view.window, view.limit)
+                    if again is not None and (again, again.overflow) == (shown, shown.overflow):
+                        view_of(view.window, self._transcript).shown = shown
 
     def without_equal_system(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """Leave out the system messages that equal the one that is current when they come."""

@@ -2,5 +2,5 @@
 
 `vectors` reads the data, `translating` turns it into our messages, `outcomes` says what we show where that is not what
 the other system shows, `classes` gives each vector its class by rules, `replaying` runs one through handle, actor and
-store, `report` writes docs/conformance.md.
+store, `naming` one through LangChain4j's names, `report` writes docs/conformance.md.
 """

@@ -33,18 +33,14 @@ WINDOWS: Final[dict[str, Profile]] = {
 }
 """Kind -> the window of ours that shows the same."""
 
-NAMES = "LangChain4j names"
 TURNS = "turns and compaction"
 HISTORY = "history"
 STORES = "stores"
 
+NAMED: Final = frozenset({"default_methods", "registry", "store_in_memory", "store_single_slot", "store_variant"})
+"""Kinds of what only LangChain4j's names have; `naming` runs them through these."""
+
 BROUGHT_BY: Final[dict[str, str]] = {
-    "default_methods": NAMES,
-    "registry": NAMES,
-    "store_in_memory": NAMES,
-    "store_single_slot": NAMES,
-    "store_variant": NAMES,
-    "compaction": TURNS,
     "spring_repository": STORES,
     "session_registry": STORES,
 }
@@ -72,17 +68,31 @@ def verdict(vector: Vector) -> Verdict:
         return Verdict("pending", TURNS)  # what a user wants instead takes a turn
     if any("branch" in message for message in vector.messages()):
         return Verdict("not applicable", NO_BRANCHES)
-    if "async" in vector.tags or "evict" in vector.ops or _asks_for_the_default_id(vector):
-        return Verdict("pending", NAMES)
-    if "turn" in vector.ops or any("checks" in step for step in vector.steps):
+    if is_named(vector):
+        return Verdict("holds")
+    if any("checks" in step for step in vector.steps):
         return Verdict("pending", TURNS)
+    if is_compacted(vector):
+        return Verdict("holds")
     if vector.kind == "session_log":
-        return Verdict("pending", TURNS if any("compact" in op for op in vector.ops) else HISTORY)
+        return Verdict("pending", HISTORY)
     if vector.kind in BROUGHT_BY:
         return Verdict("pending", BROUGHT_BY[vector.kind])
     if vector.kind in REASONS and not _is_served(vector):
         return Verdict("not applicable", REASONS[vector.kind])
     return Verdict("holds")
+
+
+def is_named(vector: Vector) -> bool:
+    """Tell whether a vector is about LangChain4j's names, and runs through them alone."""
+    return vector.system == "langchain4j" and (
+        vector.kind in NAMED or "async" in vector.tags or "evict" in vector.ops or _asks_for_the_default_id(vector)
+    )
+
+
+def is_compacted(vector: Vector) -> bool:
+    """Tell whether a vector is about compaction; `compacting` runs those. What searches comes with the history."""
+    return "search" not in vector.ops and any("compact" in op for op in vector.ops)
 
 
 def _asks_for_the_default_id(vector: Vector) -> bool:

@@ -303,7 +303,10 @@ LIMIT_IS_A_LIMIT = (
 )
 NO_TURN = "`TurnWindow` opens on a user message: what came before the first one belongs to no turn and is not shown."
 AS_KOOG = "`MessageWindow` shows what Koog shows."
+BLANK = "A blank id is an id; an empty one is refused. The store disagrees with LangChain4j's others here."
 CURRENT_TURN = "`TurnWindow` never evicts the current turn: it shows it whole and says overflow."
+
+NEVER_CURRENT = "The current turn is never summed up, whatever it costs."
 
 DIFFERS: Final[dict[str, Ours]] = {
     "spring.mw.two_systems_preserved": Ours(ONE_SYSTEM, Run("turns", "s2 u1 a1", "s2 u2 a2")),
@@ -333,6 +336,13 @@ DIFFERS: Final[dict[str, Ours]] = {
     "sk.reduce.functions_6_7": Ours(LIMIT_IS_A_LIMIT, Run("turns", From(2))),
     "sk.reduce.user_2_1_None": Ours(CURRENT_TURN, Run("turns", From(0, over=True))),
     "lc4j.svc.cfg.empty_id": Ours("An id has at least one byte.", Run("evict", Refused(InvalidMemoryIdError))),
+    **{f"lc4j.store.tablestore.{step}_empty_id": Ours(BLANK) for step in ("get", "update", "delete")},
+    "lc4j.store.tablestore.empty_list": Ours("An empty list empties the memory, as an evicting window may make one."),
+    "session.turn.preamble": Ours("What stands before the first user message is summed up with the turn behind it."),
+    **{f"session.tok.{name}": Ours(NEVER_CURRENT) for name in ("no_partial_turn", "starts_at_user", "synthetic")},
+    "session.log.cas_ok": Ours(
+        "The log has things in the order of their writing: the summary is behind what it sums up."
+    ),
     "session.registry.repo.append_unknown": Ours(
         "A memory needs no creating: the first add makes it.", Run("unbounded", "m1", steps=adds(user("m1")))
     ),

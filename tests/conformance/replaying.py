@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 import pytest
 
-from conformance.classes import WINDOWS, of_class
+from conformance.classes import WINDOWS, is_compacted, is_named, of_class
 from conformance.outcomes import ABOVE, DIFFERS, INVERTED, Exactly, Expected, From, Refused, Run, Shown
 from conformance.rows import ROWS
 from conformance.translating import Costs, all_ours, assert_valid, labels
@@ -40,12 +41,16 @@ def runs_of(vector: Vector) -> tuple[Run, ...]:
 
 
 def replayed() -> list[tuple[Vector, tuple[Run, ...]]]:
-    """Return the vectors, and the cases of `rows`, that have a memory, each with its runs."""
+    """Return the vectors, and the cases of `rows`, that have a memory, each with its runs; others are in `naming`."""
     vectors = of_class("holds", "inverted", "differs")
     return [
-        *((vector, runs_of(vector)) for vector in vectors if vector.kind != "token_estimator"),
+        *((vector, runs_of(vector)) for vector in vectors if _is_replayed(vector)),
         *((vector, ours.runs) for vector, ours in ROWS),
     ]
+
+
+def _is_replayed(vector: Vector) -> bool:
+    return vector.kind != "token_estimator" and not is_named(vector) and not is_compacted(vector)
 
 
 def _as_given(step: Step) -> Expected:
@@ -152,6 +157,8 @@ class Replay:
             # A log has one writing call: what others delete is an entry here.
             assert loads <= expect["store_reads"]
             assert commits <= expect["store_writes"] + expect["store_deletes"]
+        if "min_store_writes" in expect:
+            assert commits >= expect["min_store_writes"]
         if "total_writes" in expect:
             assert after["commit"] == expect["total_writes"]
         if step["op"] == "messages" and self._seen is not None and not self._unloading:
@@ -171,6 +178,12 @@ class Replay:
             for memory_id, given in expect["store"].items():
                 shown = await self._read(self._memory({"memory_id": memory_id}))
                 assert shown.to_dicts() == all_ours(given)
+        if "stored" in expect:
+            assert view.to_dicts() == all_ours(expect["stored"])
+        if "last_stored" in expect:
+            assert view.to_dicts()[-1:] == all_ours([expect["last_stored"]])
+        if "stored_not_empty" in expect:
+            assert view
         if "logged" in step:
             assert (await self._memory(step).stats()).message_count == step["logged"]
 
@@ -254,6 +267,19 @@ class Replay:
                 result = {"role": "tool", "text": text, "tool_call_id": call["id"], "name": call["name"]}
                 await memory.add(all_ours([result]))
 
+    async def _turn(self, step: Step) -> None:
+        """Open a turn that commits when it is left, or with each message; the answer that was refused is not added."""
+        given = step["messages"]
+        if "replace_last_assistant" in step:
+            given = [*given[:-1], step["replace_last_assistant"]]
+        deferred = self._vector.config["flush"] == "deferred"
+        with suppress(_ModelError):
+            async with self._memory(step).turn(commit="turn" if deferred else "each") as turn:
+                for message in all_ours(given):
+                    await turn.add(message)
+                if step["outcome"] == "failure":
+                    raise _ModelError
+
     async def _preprocess(self, step: Step) -> Messages:
         """Show a list through a window: of a memory that holds nothing else."""
         memory = self._runtime.memory(f"{self._vector.id} {len(self._memories)}", window=Unbounded())
@@ -306,6 +332,10 @@ class Replay:
                 return MessageWindow(limit, system_first=True, on_overflow="evict")
             case "drop" | "keep":
                 return MessageWindow(limit, on_unanswered=profile)
+
+
+class _ModelError(Exception):
+    """A turn fails."""
 
 
 class _Actor:

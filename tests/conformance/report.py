@@ -61,6 +61,15 @@ STANDS_FOR: Final[dict[str, tuple[str, str]]] = {
 }
 """Kind -> the window of ours that is to show the same, and how."""
 
+NAMES: Final[dict[str, str]] = {
+    "default_methods": "`ChatMemory`, with a class that defines what it has to",
+    "registry": "`ChatMemoryService`",
+    "store_in_memory": "`InMemoryChatMemoryStore`",
+    "store_single_slot": "`SingleSlotChatMemoryStore`",
+    "store_variant": "`StoreChatMemoryStore`: turnkeeper's stores",
+}
+"""Kind -> the name of LangChain4j's that is to do the same."""
+
 
 def render() -> str:
     """Return the page."""
@@ -81,8 +90,18 @@ def _page() -> Iterator[str]:
         [(f"`{kind}`", *STANDS_FOR[kind]) for kind in WINDOWS],
     )
     yield (
+        "The vectors of these kinds, and those that ask for LangChain4j's default id, async methods or evicting of a\n"
+        "memory, run through `turnkeeper.compat.langchain4j`. So do all vectors of `message_window` and\n"
+        "`token_window` that hold, once more: without a store, on a store of the user's own, and on turnkeeper's.\n"
+    )
+    yield _table(("Vectors", "Name"), [(f"`{kind}`", name) for kind, name in NAMES.items()])
+    yield (
         "The vectors of `token_estimator` run against `BpeCounter` with a tokenizer that counts words: what is\n"
         "compared is the arithmetic around it.\n"
+    )
+    yield (
+        "The vectors of `compaction`, and those of `session_log` that compact, run through `memory.compact`, with\n"
+        "`keep=` the `TurnWindow` of their strategy. A summary of ours stands where theirs leaves nothing.\n"
     )
     yield "## Inverted\n"
     yield _outcomes(of_class("inverted"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from conformance.classes import VERDICTS, of_class
+from conformance.classes import VERDICTS, is_named, of_class
 from conformance.outcomes import OVERFLOW, Exactly, Expected, Run
 from conformance.replaying import Replay, replayed, runs_of
 from conformance.translating import all_ours, labels
@@ -27,7 +27,9 @@ WAYS = [
     pytest.param(("sqlite", True), id="sqlite-unloading"),
 ]
 REPLAYED = [pytest.param(vector, runs, id=vector.id) for vector, runs in replayed()]
-LANGCHAIN4J = [vector for vector in of_class("holds") if vector.kind in ("message_window", "token_window")]
+LANGCHAIN4J = [
+    vector for vector in of_class("holds") if vector.kind in ("message_window", "token_window") and not is_named(vector)
+]
 EVICTED_ON_ARRIVAL = {
     "lc4j.mw.orphan_result_evicted_on_arrival",
     "lc4j.tw.every_message_too_big",

@@ -58,6 +58,10 @@ def changed_step(step: Step) -> Iterator[Step]:
         yield {**step, "expect": {**expect, "requests": [*expect["requests"], []]}}
     if "store" in expect:
         yield {**step, "expect": {**expect, "store": {**expect["store"], "another": [{"role": "user", "text": "m"}]}}}
+    if "last_stored" in expect:
+        yield {**step, "expect": {**expect, "last_stored": {"role": "user", "text": "another"}}}
+    if "min_store_writes" in expect:
+        yield {**step, "expect": {**expect, "min_store_writes": 1_000}}
     if "logged" in step:
         yield {**step, "logged": step["logged"] + 1}
 

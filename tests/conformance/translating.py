@@ -20,6 +20,10 @@ def ours(given: Given) -> list[dict[str, Any]]:
     if role == "tool":
         return [_result(given["tool_call_id"], given.get("name"), text)]
     message: dict[str, Any] = {"role": role, "content": text}
+    if "media" in given:
+        message["content"] = [{"type": "image_url", "image_url": {"url": image["uri"]}} for image in given["media"]]
+    if "name" in given:
+        message["name"] = given["name"]
     if calls := given.get("tool_calls"):
         message["tool_calls"] = [
             {

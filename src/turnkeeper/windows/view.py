@@ -32,6 +32,9 @@ class View(Protocol):
     looked_at: int
     """The number of the next unit at the last look."""
 
+    limit: int | None
+    """The limit at the last look."""
+
     @property
     def window(self) -> Window:
         """The window that this is the view of."""
@@ -70,13 +73,14 @@ class View(Protocol):
 class WholeView:
     """The view of a window without a limit: everything, made valid, and then what the window picks of it."""
 
-    __slots__ = ("_flat", "_flat_end", "looked_at", "shown", "window")
+    __slots__ = ("_flat", "_flat_end", "limit", "looked_at", "shown", "window")
 
     def __init__(self, window: Window, transcript: Transcript) -> None:
         self.window: Window = window
         self._flat: list[Message] = []
         self._flat_end: int = transcript.start
         self.looked_at: int = transcript.end
+        self.limit: int | None = None
         self.shown: Messages | None = None
 
     def first(self, transcript: Transcript) -> int:
@@ -159,10 +163,10 @@ class LimitedView:
         "_flat",
         "_flat_end",
         "_flat_first",
-        "_limit",
         "_room",
         "_system",
         "_total",
+        "limit",
         "looked_at",
         "shown",
         "window",
@@ -173,7 +177,7 @@ class LimitedView:
         self._costs: list[int] = []
         self._first: int = transcript.start
         self._total: int = 0  # of the visible units, without the system message
-        self._limit: int = 0
+        self.limit: int | None = 0
         self._room: int | None = None  # left at the last look, None when units came to or left the end meanwhile
         self._system: Message | None = None  # the one that `_flat` shows in its place
         self._flat: list[Message] = []  # the visible messages of the units from `_flat_first` to before `_flat_end`
@@ -276,7 +280,7 @@ class LimitedView:
         window, costs = self.window, self._costs
         start = transcript.start
         room = limit - window.overhead - self._fixed_cost(transcript)
-        self._limit = limit
+        self.limit = limit
         before = self._first
         left = room - self._total
         if left < 0 or self._room is None or left > self._room or window.whole_turns or window.on_overflow == "keep":
