@@ -229,12 +229,12 @@ class _SQL:
         for row in rows:
             expected, row.version = row.version, row.version + 1
             if row.mid:
-                cursor = connection.execute(sqlite._ADVANCE, (row.version, 0, 0, at, row.mid, expected))
+                cursor = connection.execute(sqlite._ADVANCE, (row.version, 0, 0, at, row.mid, expected, at, b""))
             else:
                 cursor = connection.execute(sqlite._CREATE, ("", f"memory-{row.index}", row.version, 0, 0, at, at))
                 row.mid = cursor.lastrowid or 0
             assert cursor.rowcount == 1
-            entries.append((row.mid, row.version, "add", self._random_bytes(16), row.payload, at))
+            entries.append((row.mid, row.version, "add", self._random_bytes(16), None, row.payload, at))
         connection.executemany(sqlite._APPEND, entries)
         connection.execute("COMMIT")
 

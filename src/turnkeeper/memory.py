@@ -14,7 +14,7 @@ from turnkeeper.policies import Summarizer, keeping
 from turnkeeper.requests import DELETE, STATS, Request
 from turnkeeper.runtime import RuntimeCore
 from turnkeeper.stats import MemoryStats
-from turnkeeper.turns import Turn, TurnOptions, TurnSession, check_not_nested, run_in
+from turnkeeper.turns import Turn, TurnOptions, TurnSession, check_not_nested, entered, run_in
 from turnkeeper.windows import Messages, TurnWindow, Window
 from turnkeeper.writes import add_request, set_request, window_and_pruning
 
@@ -69,7 +69,8 @@ class ChatMemory:
             WindowOverflowError: the handle's window has `on_overflow="error"`, and would not show one of them.
             IdempotencyMismatchError: the key was used for something else.
         """
-        check_not_nested(self._core, self._name)
+        if entered.get():
+            check_not_nested(self._core, self._name)
         request = add_request(messages, self._window, self._prunes, idempotency_key)
         receipt: Receipt = await self._core.submit(self._name, request)
         return receipt
@@ -97,7 +98,8 @@ class ChatMemory:
             ConflictError: the memory is not at `if_version`.
             IdempotencyMismatchError: the key was used for something else.
         """
-        check_not_nested(self._core, self._name)
+        if entered.get():
+            check_not_nested(self._core, self._name)
         request = set_request(messages, self._window, self._prunes, if_version, idempotency_key)
         receipt: Receipt = await self._core.submit(self._name, request)
         return receipt
@@ -174,7 +176,8 @@ class ChatMemory:
             CompactionError: one is under way in this runtime, or the summariser returned nothing.
             CompactionAbandonedError: what it saw was replaced meanwhile.
         """
-        check_not_nested(self._core, self._name)
+        if entered.get():
+            check_not_nested(self._core, self._name)
         return await self._core.compactor.compact(self._name, summarizer, keeping(keep))
 
     def _session(self, *options: Any) -> TurnSession:
@@ -182,13 +185,15 @@ class ChatMemory:
 
     async def clear(self) -> Receipt:
         """Empty the memory and keep its name; a no-op when it is empty."""
-        check_not_nested(self._core, self._name)
+        if entered.get():
+            check_not_nested(self._core, self._name)
         receipt: Receipt = await self._core.submit(self._name, Request(CLEAR, window=self._window, prunes=self._prunes))
         return receipt
 
     async def delete(self) -> bool:
         """Remove the memory and its name; True when there was one. Works for a corrupt memory too."""
-        check_not_nested(self._core, self._name)
+        if entered.get():
+            check_not_nested(self._core, self._name)
         existed: bool = await self._core.submit(self._name, Request(DELETE))
         return existed
 

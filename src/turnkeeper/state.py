@@ -235,7 +235,7 @@ class Log:
     def begin(self) -> Mark:
         """Begin a round of tentative entries: what is held now stays. Return what `rollback` goes back to."""
         transcript, messages = self._transcript, self._messages
-        transcript.begin()
+        transcript.trail.clear()
         return self.n, self.base, self.size, self.after, messages, len(messages), transcript, 0
 
     def mark(self) -> Mark:

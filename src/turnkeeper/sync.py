@@ -31,7 +31,7 @@ from turnkeeper.requests import DELETE, STATS, Request
 from turnkeeper.runtime import RuntimeCore, make_core
 from turnkeeper.stats import MemoryStats, RuntimeStats
 from turnkeeper.stores import Store
-from turnkeeper.turns import TurnSession, check_not_nested, enter, leave
+from turnkeeper.turns import TurnSession, check_not_nested, enter, entered, leave
 from turnkeeper.windows import Messages, TurnWindow, Window
 from turnkeeper.writes import add_request, set_request, window_and_pruning
 
@@ -70,7 +70,8 @@ class SyncChatMemory:
 
     def add(self, *messages: MessageLike | Iterable[MessageLike], idempotency_key: str | None = None) -> Receipt:
         """Append messages, all of them in one entry or none; see `ChatMemory.add`."""
-        check_not_nested(self._core, self._name)
+        if entered.get():
+            check_not_nested(self._core, self._name)
         return cast(Receipt, self._submit("add", add_request(messages, self._window, self._prunes, idempotency_key)))
 
     def set(
@@ -80,7 +81,8 @@ class SyncChatMemory:
         idempotency_key: str | None = None,
     ) -> Receipt:
         """Replace all messages in one entry; see `ChatMemory.set`."""
-        check_not_nested(self._core, self._name)
+        if entered.get():
+            check_not_nested(self._core, self._name)
         return cast(
             Receipt, self._submit("set", set_request(messages, self._window, self._prunes, if_version, idempotency_key))
         )
@@ -92,12 +94,14 @@ class SyncChatMemory:
 
     def clear(self) -> Receipt:
         """Empty the memory and keep its name; see `ChatMemory.clear`."""
-        check_not_nested(self._core, self._name)
+        if entered.get():
+            check_not_nested(self._core, self._name)
         return cast(Receipt, self._submit("clear", Request(CLEAR, window=self._window, prunes=self._prunes)))
 
     def delete(self) -> bool:
         """Remove the memory and its name; see `ChatMemory.delete`."""
-        check_not_nested(self._core, self._name)
+        if entered.get():
+            check_not_nested(self._core, self._name)
         return cast(bool, self._submit("delete", Request(DELETE)))
 
     def stats(self) -> MemoryStats:
@@ -120,7 +124,8 @@ class SyncChatMemory:
     def compact(self, summarizer: Summarizer, *, keep: TurnWindow | int = 20) -> Receipt | None:
         """Put a summary in the place of the older turns; see `ChatMemory.compact`."""
 
-        check_not_nested(self._core, self._name)
+        if entered.get():
+            check_not_nested(self._core, self._name)
 
         async def compact() -> Receipt | None:
             return await self._core.compactor.compact(self._name, summarizer, keeping(keep))

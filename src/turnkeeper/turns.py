@@ -23,7 +23,7 @@ from turnkeeper.windows import LimitedWindow, Messages, Window
 from turnkeeper.windows.base import check_choice
 from turnkeeper.writes import encode_batch, make_key
 
-__all__ = ["Turn", "TurnOptions", "TurnSession", "check_not_nested", "enter", "leave", "run_in"]
+__all__ = ["Turn", "TurnOptions", "TurnSession", "check_not_nested", "enter", "entered", "leave", "run_in"]
 
 T = TypeVar("T")
 
@@ -31,8 +31,9 @@ TURN: Final = "turn"
 EACH: Final = "each"
 _COMMITS: Final = (TURN, EACH)
 
-_entered: Final[ContextVar[tuple[TurnSession, ...]]] = ContextVar("turnkeeper_turns", default=())
-"""The turns around the running code; tasks started in a turn inherit it, so they are told of their mistake as well."""
+entered: Final[ContextVar[tuple[TurnSession, ...]]] = ContextVar("turnkeeper_turns", default=())
+"""The turns around the running code: empty, nothing can be nested. Tasks started in a turn inherit it, so that they are
+told of their mistake as well."""
 
 
 class TurnOptions(TypedDict, total=False):
@@ -330,12 +331,12 @@ class Turn:
 
 def enter(session: TurnSession) -> None:
     """Note that the running code is inside a turn."""
-    _entered.set((*_entered.get(), session))
+    entered.set((*entered.get(), session))
 
 
 def leave(session: TurnSession) -> None:
     """Note that it is not any more. It may be left in another context than the one it was entered in."""
-    _entered.set(tuple([other for other in _entered.get() if other is not session]))
+    entered.set(tuple([other for other in entered.get() if other is not session]))
 
 
 def check_not_nested(core: RuntimeCore, name: MemoryName) -> None:
@@ -344,7 +345,7 @@ def check_not_nested(core: RuntimeCore, name: MemoryName) -> None:
     Raises:
         NestedTurnError: this code, or what started its task, is inside an open turn of the same memory.
     """
-    for session in _entered.get():
+    for session in entered.get():
         if session.core is core and session.name == name and session.open:
             raise NestedTurnError(
                 f"memory {name.id!r} (namespace {name.namespace!r}): this code runs inside an open turn of the same "

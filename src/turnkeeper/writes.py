@@ -67,7 +67,8 @@ def set_request(
 def encode_batch(messages: tuple[Any, ...], window: Window) -> tuple[Message, ...]:
     """Validate, encode and count one message, several, or one iterable of them."""
     batch = encode_messages(_flattened(messages))
-    window.count(batch)
+    if window.counting:
+        window.count(batch)
     return batch
 
 

@@ -51,7 +51,9 @@ _CREATE: Final = (
 )
 _FREE: Final = "(turn_id IS NULL OR turn_until <= ? OR turn_id = ?)"
 _OWN: Final = "turn_id IS NOT NULL AND ? >= 0 AND turn_id = ?"  # a turn that was robbed comes too late, even when free
-_ADVANCE: Final = "UPDATE head SET version = ?, base = ?, system = ?, updated_at = ? WHERE mid = ? AND version = ? AND "
+_AHEAD: Final = "UPDATE head SET version = ?, base = ?, system = ?, updated_at = ? WHERE mid = ? AND version = ? AND "
+_ADVANCE: Final = _AHEAD + _FREE
+_ADVANCE_TURN: Final = _AHEAD + _OWN
 _LEASE: Final = "UPDATE head SET turn_id = ?, turn_until = ? WHERE mid = ?"
 _FIRST_OF_TURN: Final = "SELECT min(version) FROM entry WHERE mid = ? AND turn_id = ?"
 _APPEND: Final = "INSERT INTO entry (mid, version, op, entry_id, turn_id, payload, at) VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -308,7 +310,7 @@ class SQLiteStore(Store):
         else:
             changed_at = at if slice_.entries else slice_.not_before
             state = version, slice_.base, slice_.system, changed_at
-            advance = _ADVANCE + (_OWN if _is_of_the_turn(slice_) else _FREE)
+            advance = _ADVANCE_TURN if _is_of_the_turn(slice_) else _ADVANCE
             cursor = connection.execute(advance, (*state, mid, expected, now, slice_.turn_id))
         if cursor.rowcount != 1:
             return self._refusal(connection, slice_)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from turnkeeper.errors import InvalidArgumentError
 from turnkeeper.log import Version
@@ -75,6 +75,8 @@ class Window:
     __slots__ = ()
 
     on_unanswered: OnUnanswered = "close"
+    counting: ClassVar[bool] = False
+    """Whether `count` does anything."""
 
     def view(self, messages: Sequence[Message]) -> Iterable[Message]:
         """Pick from the state's messages, oldest first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
 from turnkeeper.errors import InvalidArgumentError
 from turnkeeper.messages import Message, UserMessage, known_count, remember_count
@@ -129,6 +129,8 @@ class _CountingWindow(LimitedWindow):
     """Weighs messages by their tokens. Each message is counted once, wherever it is shown."""
 
     __slots__ = ()
+
+    counting: ClassVar[bool] = True
 
     @property
     def _counter(self) -> TokenCounter:

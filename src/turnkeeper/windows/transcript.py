@@ -88,16 +88,17 @@ class Transcript:
         system_before: the one that was current before the units held, as far as that is known.
         summary: what stands for the messages before the units; each window shows it, whatever its roles are.
         views: what windows have made of this transcript.
+        trail: what `pop` needs, for each message pushed since `begin`.
     """
 
     __slots__ = (
         "_open",
-        "_trail",
         "start",
         "summary",
         "system",
         "system_at",
         "system_before",
+        "trail",
         "turns",
         "units",
         "views",
@@ -114,7 +115,7 @@ class Transcript:
         self.summary: tuple[Message, ...] = summary
         self.views: list[View] = []
         self._open: dict[str, list[int]] = {}  # numbers of the units with unanswered calls, by link
-        self._trail: list[tuple[int, Message | None, int] | int] = []  # what `pop` needs, see there
+        self.trail: list[tuple[int, Message | None, int] | int] = []
 
     @property
     def end(self) -> int:
@@ -126,7 +127,7 @@ class Transcript:
         if isinstance(message, ToolMessage):
             return self._answer(message)
         number = self.start + len(self.units)
-        self._trail.append((number, self.system, self.system_at))
+        self.trail.append((number, self.system, self.system_at))
         unit: Unit = message
         if isinstance(message, UserMessage):
             self.turns.append(number)
@@ -146,20 +147,20 @@ class Transcript:
         link = links_of(result)[0]
         waiting = self._open.get(link)
         if waiting is None:
-            self._trail.append(_HIDDEN)
+            self.trail.append(_HIDDEN)
             return _HIDDEN
         number = waiting.pop()
         if not waiting:
             del self._open[link]
         self._exchange(number).answer(result)
-        self._trail.append(number)
+        self.trail.append(number)
         for view in self.views:
             view.changed(self, number)
         return number
 
     def pop(self) -> None:
         """Take the last message back that was pushed since the trail began."""
-        step = self._trail.pop()
+        step = self.trail.pop()
         if isinstance(step, tuple):
             number, self.system, self.system_at = step
             unit = self.units.pop()
@@ -182,11 +183,11 @@ class Transcript:
     @property
     def pushed(self) -> int:
         """How many messages were pushed since the trail began: so many can be popped."""
-        return len(self._trail)
+        return len(self.trail)
 
     def begin(self) -> None:
         """Begin the trail anew: what is held now stays."""
-        self._trail.clear()
+        self.trail.clear()
 
     def trim(self, number: int) -> None:
         """Let the units before this number go. The trail must be empty."""
