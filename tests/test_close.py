@@ -436,6 +436,7 @@ class TestOpeningFails:
     @pytest.mark.parametrize("threads", [False, True])
     async def test_cancelled_at_any_point_nothing_stays_open(self, how: How, threads: bool) -> None:
         store = FaultStore(InMemoryStore(), inline=False if threads else None)
+        before = set(threading.enumerate())  # other tests may have left those of a process-wide runtime
 
         async def scenario() -> None:
             async with open_runtime(store) as runtime:
@@ -444,7 +445,8 @@ class TestOpeningFails:
         with anyio.fail_after(BOUND):
             async for _ in every_cancellation(scenario, how):
                 await closed_as_often_as_opened(store)
-        assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("turnkeeper")] or threads
+        left = set(threading.enumerate()) - before
+        assert not [thread.name for thread in left if thread.name.startswith("turnkeeper")] or threads
 
 
 async def closed_as_often_as_opened(store: FaultStore) -> None:

@@ -25,7 +25,7 @@ from turnkeeper.names import MemoryName
 from turnkeeper.requests import ABANDONED, CLOSE_TURN, DONE, OPEN_TURN, QUEUED, READING, TAKEN, Request
 from turnkeeper.services import Inbox, Services
 from turnkeeper.turning import TurnLedger
-from turnkeeper.turnstile import INTERRUPT, OPEN, ROLLBACK, WAITING, OpenTurn, Turnstile
+from turnkeeper.turnstile import INTERRUPT, ROLLBACK, WAITING, OpenTurn, Turnstile
 from turnkeeper.windows import Messages, Window
 
 __all__ = ["Actor"]
@@ -129,13 +129,6 @@ class Actor(TurnLedger):
         if self._turnstile is not None and not opening:
             self._turnstile.release(turn)
             self._rouse()
-
-    def close_turn(self) -> None:
-        """End an open turn because the runtime closes: what it would commit would come too late."""
-        turn = None if self._turnstile is None else self._turnstile.turn
-        if turn is not None and turn.state == OPEN:
-            turn.end("closed")
-            self.leave_turn(turn)
 
     def abandon(self, request: Request) -> None:
         """Note that a caller left: a request that was not taken yet will never run."""

@@ -110,7 +110,7 @@ class TurnInterruptedError(TurnEndedError):
     """Another turn took this one's place, it lasted longer than `max_duration`, or its lease ran out.
 
     Attributes:
-        reason: "interrupt", "rollback", "expired", "closed" or "lost".
+        reason: "interrupt", "rollback", "expired" or "lost".
     """
 
     def __init__(self, message: str, reason: str) -> None:

@@ -232,8 +232,6 @@ class RuntimeCore:
         try:
             with anyio.CancelScope(shield=True):
                 deadline = anyio.current_time() + self.settings.close_timeout
-                for actor in self._residency.actors():
-                    actor.close_turn()
                 self._admission.close()
                 with anyio.CancelScope(deadline=deadline):
                     await self._admission.drained()

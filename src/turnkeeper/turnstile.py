@@ -54,7 +54,6 @@ _REASONS: Final = {
     "interrupt": "another turn interrupted it; what it had committed stays",
     "rollback": "another turn took its place; nothing of it is left",
     "expired": "it lasted longer than max_duration",
-    "closed": "the runtime closed",
     "lost": "its lease ran out, or the memory's task ended",
 }
 
@@ -66,7 +65,7 @@ class OpenTurn:
         id: 16 random bytes.
         name: the memory.
         state: WAITING, OPEN or ENDED.
-        reason: why it ended, when it was not left: "interrupt", "rollback", "expired", "closed", "lost".
+        reason: why it ended, when it was not left: "interrupt", "rollback", "expired", "lost".
         over: set when it ended that way.
         max_duration: seconds from opening to expiry.
         deadline: when it expires, by the loop's clock.

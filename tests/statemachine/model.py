@@ -311,13 +311,13 @@ def open_turn(state: State, turn: int, on_busy: str, each: bool, key: str | None
     if running is not None:
         if on_busy == "reject":
             return _refused(state, TurnBusyError)
+    if (used := state.find(key)) is not None:  # looked for before anybody is interrupted
+        return _refused(state, TurnAlreadyCommittedError if used.content == ("turn",) else IdempotencyMismatchError)
+    if running is not None:
         assert on_busy in ("interrupt", "rollback")
         states.append(end_turn(state, told=True))
     if running is not None and on_busy == "rollback" and running.at != running.since:
         states.append(undo(states[-1], running.since.n))
-    if (used := state.find(key)) is not None:  # the running turn is over all the same
-        error = TurnAlreadyCommittedError if used.content == ("turn",) else IdempotencyMismatchError
-        return [Path(tuple(states), Answer(error=error))]
     last = states[-1]
     states.append(replace(last, turn=OpenTurn(turn, last.stamp, last.stamp, each, key)))
     return [Path(tuple(states), Answer())]

@@ -77,16 +77,6 @@ async def test_a_retry_of_what_is_committed_interrupts_nobody(on_busy: str) -> N
         assert await texts(memory) == ["once", "innocent", "goes on"]
 
 
-async def test_closing_with_an_open_turn_gives_its_lease_back(tmp_path: Path) -> None:
-    async with open_runtime(shared(tmp_path)) as other:
-        async with open_runtime(shared(tmp_path), turn_lease=3_600) as one:
-            await one.memory("m").add(user("1"))
-            await one.memory("m").turn().__aenter__()
-        with anyio.fail_after(20):
-            await other.memory("m").add(user("2"))
-        assert await texts(other.memory("m")) == ["1", "2"]
-
-
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio has no native cancellation
 async def test_a_lease_outlives_its_task_and_is_given_back_by_the_next(tmp_path: Path, anyio_backend: str) -> None:
     async with open_runtime(shared(tmp_path), turn_lease=3_600) as runtime:
