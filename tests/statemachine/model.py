@@ -308,9 +308,8 @@ def open_turn(state: State, turn: int, on_busy: str, each: bool, key: str | None
     """Open a turn that does not wait."""
     states = [state]
     running = state.turn
-    if running is not None:
-        if on_busy == "reject":
-            return _refused(state, TurnBusyError)
+    if running is not None and on_busy == "reject":
+        return _refused(state, TurnBusyError)
     if (used := state.find(key)) is not None:  # looked for before anybody is interrupted
         return _refused(state, TurnAlreadyCommittedError if used.content == ("turn",) else IdempotencyMismatchError)
     if running is not None:

@@ -518,12 +518,12 @@ class TestGenerators:
         assert await texts(memory) == ["q", "ab"]
 
     async def test_contexts_do_not_pile_up(self, memory: ChatMemory) -> None:
-        from turnkeeper.turns import _entered
+        from turnkeeper.turns import entered
 
         for _ in range(3):
             async with memory.turn():
-                assert len(_entered.get()) == 1
-            assert _entered.get() == ()
+                assert len(entered.get()) == 1
+            assert entered.get() == ()
 
 
 async def test_a_turn_object_that_is_never_entered_costs_nothing(runtime: Runtime, memory: ChatMemory) -> None:
