@@ -356,6 +356,7 @@ def check_not_nested(core: RuntimeCore, name: MemoryName) -> None:
 async def run_in(turn: Turn, function: Callable[[Turn], Awaitable[T]]) -> T:
     """Run a function in a turn, in a scope that ends with it."""
     failure: Exception | None = None
+    results: list[T] = []
     async with turn:
         async with anyio.create_task_group() as group:
 
@@ -365,10 +366,10 @@ async def run_in(turn: Turn, function: Callable[[Turn], Awaitable[T]]) -> T:
 
             group.start_soon(watch)
             try:
-                result = await function(turn)
+                results.append(await function(turn))
             except Exception as error:  # raised outside, where the group can't wrap it
                 failure = error
             group.cancel_scope.cancel()
         if failure is not None:
             raise failure
-    return result
+    return results[0]  # cancelled instead, leaving the turn has raised

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import ClassVar, Final, cast
 
 from turnkeeper.errors import InvalidArgumentError
 from turnkeeper.messages import Message, UserMessage, known_count, remember_count
@@ -338,7 +338,7 @@ def as_counter(counter: object) -> TokenCounter:
     if isinstance(counter, TokenCounter):
         return counter
     if callable(counter):
-        return BpeCounter(counter)
+        return BpeCounter(cast(Callable[[str], int], counter))
     raise InvalidArgumentError(f"a counter is a TokenCounter or a function of a text, not a {type(counter).__name__}")
 
 

@@ -38,6 +38,7 @@ class View(Protocol):
     @property
     def window(self) -> Window:
         """The window that this is the view of."""
+        ...
 
     def appended(self, transcript: Transcript, number: int) -> None:
         """Take note of a new last unit."""
@@ -56,18 +57,23 @@ class View(Protocol):
 
     def covered(self, transcript: Transcript, complete: bool) -> bool:
         """Tell whether no older unit could be visible; `complete`: there is none."""
+        ...
 
     def shows(self, transcript: Transcript, number: int, message: Message) -> bool:
         """Tell whether a message that was just pushed, into the unit of this number, is visible."""
+        ...
 
     def look(self, transcript: Transcript, limit: int | None, complete: bool, version: Version) -> Messages | None:
         """Settle and return what is visible, the same object until it changes; None when it is not covered."""
+        ...
 
     def first(self, transcript: Transcript) -> int:
         """Number of the first visible unit."""
+        ...
 
     def needed(self, transcript: Transcript) -> int:
         """Number of the first unit that is visible, or proves that no older one is."""
+        ...
 
 
 class WholeView:
