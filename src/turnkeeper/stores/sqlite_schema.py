@@ -54,6 +54,7 @@ CREATE TABLE receipt (
   UNIQUE (name_digest, key)
 ) STRICT;
 CREATE INDEX receipt_expiry ON receipt (expires_at);
+CREATE INDEX entry_reach ON entry (mid, version) WHERE op IN ('compact', 'undo');
 CREATE VIEW reach AS
   SELECT mid, version, op,
          CASE WHEN json_valid(CAST(payload AS TEXT)) THEN json_extract(CAST(payload AS TEXT), '$.to') END AS summed_up
