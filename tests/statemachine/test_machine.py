@@ -263,11 +263,3 @@ def run(backend: str, store: str, examples: int, steps: int) -> None:
 @pytest.mark.parametrize("backend", OPTIONS)
 def test_a_memory_is_what_the_model_says(backend: str, store: str) -> None:
     run(backend, store, examples={"memory": 25, "sqlite-shared": 4}.get(store, 12), steps=30)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout_seconds(1200)
-@pytest.mark.parametrize("store", ["threaded", *STORES])
-@pytest.mark.parametrize("backend", OPTIONS)
-def test_a_memory_is_what_the_model_says_for_long(backend: str, store: str) -> None:
-    run(backend, store, examples={"memory": 800, "sqlite-shared": 60}.get(store, 300), steps=50)
