@@ -201,6 +201,9 @@ class Ledger(ABC):
             elif isinstance(outcome, (Rejected, NotCommitted)):
                 self._fail(plan, partial(fresh, outcome.error))
             else:
+                for request in plan.writers:
+                    if request.turn is not None:
+                        request.turn.unsure = True
                 self._fail(plan, self._unknown)
                 services.doubtful.add(self.name)
                 self._log = None  # what it holds may be behind or ahead of the store

@@ -185,7 +185,7 @@ def _answer(log: Log, request: Request, plan: Plan, name: MemoryName, ids: bytes
         if not log.complete:
             plan.lacking = EVERYTHING, None
             return None
-        if request.at >= 0 and log.n != request.at:
+        if log.n == request.to or (request.at >= 0 and log.n != request.at):
             return Receipt(log.version, 0)
         log.undo(request.to)
     elif op == CLEAR:

@@ -434,7 +434,7 @@ class RuntimeCore:
     def make_turn(self, name: MemoryName, max_duration: float) -> OpenTurn:
         """Make a turn, to be opened by a request."""
         self.check_usable()
-        return OpenTurn(name, max_duration, self._make_event())
+        return OpenTurn(name, max_duration, self._make_event(), alone=not self.store.shared)
 
     async def read(self, name: MemoryName, window: Window) -> Messages:
         """Read a view: at once when nothing is pending, else in turn."""

@@ -71,13 +71,28 @@ class OpenTurn:
         deadline: when it expires, by the loop's clock.
         since: the memory's version when it began.
         at: its version after the turn's own last commit.
+        alone: no other process can write: whatever came since it began is its own.
+        unsure: the store did not say whether one of its commits happened, so `at` may be behind.
         undo: what it takes back before it begins: the number of the entry to which the log goes back, and that at
-            which the log has to stand for it; None: nothing.
+            which the log has to stand for it (-1: any); None: nothing.
     """
 
-    __slots__ = ("at", "deadline", "id", "max_duration", "name", "over", "reason", "since", "state", "undo")
+    __slots__ = (
+        "alone",
+        "at",
+        "deadline",
+        "id",
+        "max_duration",
+        "name",
+        "over",
+        "reason",
+        "since",
+        "state",
+        "undo",
+        "unsure",
+    )
 
-    def __init__(self, name: MemoryName, max_duration: float, over: anyio.Event) -> None:
+    def __init__(self, name: MemoryName, max_duration: float, over: anyio.Event, *, alone: bool = True) -> None:
         self.id: bytes = os.urandom(16)
         self.name: MemoryName = name
         self.state: int = WAITING
@@ -87,6 +102,8 @@ class OpenTurn:
         self.deadline: float = 0.0
         self.since: Version = Version(0, 0)
         self.at: Version = Version(0, 0)
+        self.alone: bool = alone
+        self.unsure: bool = False
         self.undo: tuple[int, int] | None = None
 
     def begin(self, now: float, since: Version) -> None:
@@ -101,7 +118,15 @@ class OpenTurn:
 
     def follows(self, version: Version, tentative: int = 0) -> bool:
         """Tell whether nobody else has written since it began; so many entries of its own are under way."""
+        if self.unsure and self.alone:
+            return True
         return self.at.n + tentative == version.n and self.at.mid in (0, version.mid)
+
+    def trace(self) -> tuple[int, int] | None:
+        """Return what takes back what it committed, as `undo`; None: it committed nothing."""
+        if self.unsure and self.alone:
+            return self.since.n, -1
+        return None if self.at == self.since else (self.since.n, self.at.n)
 
     def end(self, reason: str = "") -> None:
         """End it, once: whatever its caller does next is refused. With a reason, that is told to who watches."""
@@ -179,8 +204,8 @@ class Turnstile:
                 if turn is not None:
                     if turn.state == WAITING:
                         opening.undo = turn.undo  # what it was to take back, this one does
-                    elif request.on_busy == ROLLBACK and turn.at != turn.since:
-                        opening.undo = turn.since.n, turn.at.n
+                    elif request.on_busy == ROLLBACK:
+                        opening.undo = turn.trace()
                     self._end(request.on_busy)
                 return True
             if sum(waiting.turn is not None and waiting.state == _QUEUED for waiting in self.held) >= self._most:

@@ -8,10 +8,17 @@ from pathlib import Path
 import anyio
 import pytest
 
-from turnkeeper import ChatMemory, StoreUnavailableError, TurnAlreadyCommittedError, open_runtime
+from turnkeeper import (
+    ChatMemory,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+    TurnAlreadyCommittedError,
+    TurnInterruptedError,
+    open_runtime,
+)
 from turnkeeper.stores import InMemoryStore, SQLiteStore
 from turnkeeper.testing import FaultStore
-from turns.tools import Call, entered, passes, texts, user
+from turns.tools import BOUND, Call, entered, passes, texts, user
 
 pytestmark = pytest.mark.anyio
 
@@ -62,6 +69,35 @@ async def test_a_rollback_that_the_store_refused_is_made_up_for_before_anything_
         await holding.result()
         await memory.add(user("after"))
         assert await texts(memory) == ["after"]
+
+
+@pytest.mark.parametrize("sure", [0, 1])
+async def test_a_turn_with_a_commit_of_unknown_outcome_goes_on_and_is_rolled_back_whole(sure: int) -> None:
+    store = FaultStore(InMemoryStore())
+    async with open_runtime(store) as runtime, anyio.create_task_group() as tasks:
+        memory = runtime.memory("m")
+        await memory.add(user("before"))
+        ready = anyio.Event()
+
+        async def hold() -> None:
+            async with memory.turn(commit="each") as turn:
+                for number in range(sure):
+                    await turn.add(user(f"sure {number}"))
+                store.fail_after()
+                store.fail_before(4, on="settle")
+                with pytest.raises(OutcomeUnknownError):
+                    await turn.add(user("unsure"))
+                assert (await texts(turn))[-1] == "unsure", "nobody else can have written"
+                await turn.add(user("goes on"))
+                ready.set()
+                await turn.interrupted()
+
+        holding = Call(tasks, hold)
+        with anyio.fail_after(BOUND):
+            await ready.wait()
+        await Call(tasks, lambda: say(memory, "new", on_busy="rollback")).result()
+        assert isinstance(await holding.result(), TurnInterruptedError)
+        assert await texts(memory) == ["before", "new"]
 
 
 @pytest.mark.parametrize("on_busy", ["interrupt", "rollback"])
