@@ -30,6 +30,7 @@ __all__ = [
     "place_of",
     "remember_count",
     "restore_message",
+    "same",
     "version_of",
 ]
 
@@ -329,6 +330,14 @@ class _Counts(list[tuple[object, int]]):
     """What several counters found: seldom needed, since a process has one."""
 
 
+def same(one: object, other: object) -> bool:
+    """Tell whether two values of the user's are the same; a comparison of theirs that fails says no."""
+    try:
+        return one is other or bool(one == other)
+    except Exception:
+        return False
+
+
 def known_count(message: Message, counter: object) -> int | None:
     """Return the tokens that this counter, or an equal one, found before."""
     try:
@@ -336,8 +345,8 @@ def known_count(message: Message, counter: object) -> int | None:
     except AttributeError:  # the slots stay empty until somebody counts
         return None
     if isinstance(known, _Counts):
-        return next((count for other, count in known if other is counter or other == counter), None)
-    return message._count if known is counter or known == counter else None
+        return next((count for other, count in known if same(other, counter)), None)
+    return message._count if same(known, counter) else None
 
 
 def remember_count(message: Message, counter: object, count: int) -> None:

@@ -646,3 +646,35 @@ async def test_limit_functions_are_asked_at_every_operation(runtime: turnkeeper.
                 await operation()
                 assert asked
                 assert set(asked) == {"m"}
+
+
+class Incomparable(MessageWindow):
+    """A window whose author made a mistake."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise OSError("no network")
+
+
+class IncomparableCounter:
+    """The same for a counter."""
+
+    list_overhead = 0
+
+    def __eq__(self, other: object) -> bool:
+        raise OSError("no network")
+
+    def count(self, message: Message) -> int:
+        return 1
+
+
+async def test_windows_and_counters_that_can_not_be_compared_harm_nobody(runtime: turnkeeper.Runtime) -> None:
+    windows: list[Window] = [Incomparable(5), Incomparable(5), TokenWindow(5, IncomparableCounter()), MessageWindow(5)]
+    memories = [runtime.memory("m", window=window) for window in windows]
+    for number, memory in enumerate(memories):
+        await memory.add(user(str(number)))
+    outcomes = await together(*[partial(memory.add, user("x")) for memory in memories], memories[3].messages)
+    assert outcomes == [None] * 5
+    for memory in memories:
+        assert spoken(await memory.messages()) == "3 x x x x"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from turnkeeper.log import Version
-from turnkeeper.messages import Message, SystemMessage, ToolMessage
+from turnkeeper.messages import Message, SystemMessage, ToolMessage, same
 from turnkeeper.windows.base import Messages, Unbounded, Window
 from turnkeeper.windows.limited import LimitedWindow
 from turnkeeper.windows.transcript import Exchange, Transcript, Unit
@@ -456,7 +456,7 @@ def view_of(window: Window, transcript: Transcript) -> View:
     if views and views[0].window is window:
         return views[0]
     for place, view in enumerate(views):
-        if view.window == window:
+        if same(view.window, window):
             if place:
                 views.insert(0, views.pop(place))
             return view
