@@ -51,5 +51,5 @@ def empty_tuples() -> Iterator[None]:
     def empty(_: object, version: turnkeeper.Version, overflow: bool = False) -> turnkeeper.Messages:
         return turnkeeper.Messages((), version, overflow)
 
-    with mock.patch("turnkeeper.windows.view.Messages", empty):
+    with mock.patch("turnkeeper.windows.limited_view.Messages", empty):
         yield

@@ -19,8 +19,8 @@ from turnkeeper.policies import CompactionPolicy, Summarizer, keeping
 from turnkeeper.requests import LOOK_BACK, Request
 from turnkeeper.state import Compactable, Log
 from turnkeeper.windows import LimitedWindow, TurnWindow
+from turnkeeper.windows.rendering import rendered
 from turnkeeper.windows.transcript import Transcript
-from turnkeeper.windows.view import rendered
 
 if TYPE_CHECKING:
     from turnkeeper.runtime import RuntimeCore

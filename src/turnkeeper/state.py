@@ -14,8 +14,9 @@ from turnkeeper.log import ADD, CLEAR, COMPACT, SET, UNDO, Head, Loaded, StoredE
 from turnkeeper.messages import Message, SystemMessage, place_message, restore_message, version_of
 from turnkeeper.names import MemoryName
 from turnkeeper.windows import LimitedWindow, Messages, TurnWindow, Window
+from turnkeeper.windows.rendering import rendered
 from turnkeeper.windows.transcript import Exchange, Transcript, current_system, unit_version
-from turnkeeper.windows.view import View, rendered, view_of
+from turnkeeper.windows.view import View, view_of
 from turnkeeper.wire import decode, encode
 
 __all__ = ["Compactable", "Log", "Mark", "fold"]
