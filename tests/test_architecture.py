@@ -34,6 +34,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "log",
             "stats",
             "state",
+            "folding",
             "windows",
             "tokens",
             "durations",

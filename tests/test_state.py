@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnkeeper import MemoryCorruptError, Messages, MessageWindow, Unbounded
+from turnkeeper.folding import extend, fold
 from turnkeeper.log import Entry, Head, Loaded, StoredEntry, Version, encode_payload
 from turnkeeper.messages import encode_messages
 from turnkeeper.names import MemoryName
-from turnkeeper.state import Log, fold
+from turnkeeper.state import Log
 
 NAME = MemoryName("", "m")
 Change = tuple[str, list[str]]
@@ -71,7 +72,9 @@ def test_loading_gives_the_same_state_whole_or_from_a_known_version_on(history: 
     assert picture(whole) == picture(log)
     for known in range(log.base or 1, log.n + 1):
         partial = fold(Loaded(Head(3, known, log.base, 0, 1, 5), 0, tuple(stored[max(log.base, 1) - 1 : known])), NAME)
-        assert picture(partial.extend(Loaded(head, known, tuple(stored[known:]), continues=True), NAME)) == picture(log)
+        assert picture(extend(partial, Loaded(head, known, tuple(stored[known:]), continues=True), NAME)) == picture(
+            log
+        )
     assert logs[0].messages == ()
 
 
@@ -105,7 +108,7 @@ def test_an_undecodable_tail_leaves_the_log_as_it_was() -> None:
     then = picture(log)
     tail = (StoredEntry(2, "add", b"", b'{"messages":[{"role":"user"}]}', 5), StoredEntry(3, "add", b"", b"{", 5))
     with pytest.raises(MemoryCorruptError):
-        log.extend(Loaded(Head(3, 3, 0, 0, 1, 1), 1, tail, continues=True), NAME)
+        extend(log, Loaded(Head(3, 3, 0, 0, 1, 1), 1, tail, continues=True), NAME)
     assert picture(log) == then
 
 

@@ -17,10 +17,11 @@ import msgspec
 
 from turnkeeper.config import Settings
 from turnkeeper.errors import MemoryCorruptError, StoreError, StoreUnavailableError, fresh
+from turnkeeper.folding import fold
 from turnkeeper.lane import Lane, LaneTimeoutError
 from turnkeeper.log import Loaded, LoadQuery, NotCommitted, Outcome, Rejected, Slice, StoredReceipt, Unknown, Version
 from turnkeeper.names import MemoryName
-from turnkeeper.state import Log, fold
+from turnkeeper.state import Log
 from turnkeeper.stores import Store
 from turnkeeper.windows import LimitedWindow, Window
 

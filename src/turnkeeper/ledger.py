@@ -19,6 +19,7 @@ from turnkeeper.errors import (
     StoreError,
     fresh,
 )
+from turnkeeper.folding import extend
 from turnkeeper.log import (
     UNDO,
     Committed,
@@ -107,7 +108,7 @@ class Ledger(ABC):
         if log is None:
             assert self._log is not None
             try:
-                log = self._log.extend(fetched.loaded, self.name)
+                log = extend(self._log, fetched.loaded, self.name)
             except MemoryCorruptError as error:
                 log = error
         self._corrupt = log if isinstance(log, MemoryCorruptError) else None

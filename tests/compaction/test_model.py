@@ -177,8 +177,9 @@ class Twins:
     async def undo(self, back: int) -> None:
         to = max(self.state.base, self.state.n - back)
         taken_back = [said for said in self.state.rest if version(said) > to]
-        if self.state.n == 0 or (self.state.before is not None and any(said.role == "system" for said in taken_back)):
-            return  # the system message from before is not loaded any more once another has taken its place
+        if to == self.state.n or (self.state.before is not None and any(said.role == "system" for said in taken_back)):
+            # Nothing to take back; or the system message from before is not loaded once another has taken its place.
+            return
         for memory in self.memories:
             request = Request(UNDO, window=EVERYTHING)
             request.to = to
@@ -258,7 +259,7 @@ async def compare(store: Store, several: Sequence[Window], steps: Sequence[Step]
 
 
 @given(_several, _steps)
-@settings(max_examples=50)
+@settings(max_examples=50, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 async def test_a_view_is_the_system_message_the_summary_and_the_view_of_the_rest(
     several: Sequence[Window], steps: Sequence[Step]
 ) -> None:

@@ -158,13 +158,18 @@ def conflicts(runtime: turnkeeper.SyncRuntime) -> int:
 
 
 def fork(_runtime: turnkeeper.SyncRuntime) -> int:
-    """Leave a child behind that does nothing but live until it is killed."""
+    """Leave a child behind that does nothing but live until it is killed; return when it has got past the fork."""
+    reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        reading, _ = os.pipe()
         os.close(1)
-        os.read(reading, 1)
+        os.write(writing, b"x")
+        never, _ = os.pipe()
+        os.read(never, 1)
         os._exit(0)
+    os.read(reading, 1)
+    os.close(reading)
+    os.close(writing)
     return pid
 
 

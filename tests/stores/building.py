@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from hashlib import sha256
 
+from turnkeeper.folding import fold
 from turnkeeper.log import (
     ADD,
     CLEAR,
@@ -19,7 +20,6 @@ from turnkeeper.log import (
 )
 from turnkeeper.messages import encode_messages
 from turnkeeper.names import MemoryName
-from turnkeeper.state import fold
 from turnkeeper.stores import Loaded, LoadQuery, Store
 
 TTL = 1000.0

@@ -27,9 +27,9 @@ from stores.building import (
     texts,
 )
 from turnkeeper.errors import MemoryCorruptError
+from turnkeeper.folding import fold
 from turnkeeper.log import Committed, Conflict, Duplicate, Version
 from turnkeeper.names import MemoryName
-from turnkeeper.state import fold
 from turnkeeper.stores import InMemoryStore, LoadQuery, SQLiteStore, Store
 
 MakeStore = Callable[[Clock], Store]

@@ -15,10 +15,11 @@ from hypothesis import given, settings
 
 from turnkeeper import MessageWindow, TokenWindow, TurnWindow, Unbounded, Window
 from turnkeeper import state as state_module
+from turnkeeper.folding import extend, fold
 from turnkeeper.log import ADD, CLEAR, SET, Head, Loaded, StoredEntry
 from turnkeeper.messages import encode_messages
 from turnkeeper.names import MemoryName
-from turnkeeper.state import Log, fold
+from turnkeeper.state import Log
 from turnkeeper.windows import LimitedWindow, Messages
 from windows.histories import COUNTER, STEPS, Step, several
 from windows.model import Said, Shown, accepts, show
@@ -161,7 +162,7 @@ class Both:
         entries = tuple(self.stored[known:])
         continues = self.base <= known
         if continues:
-            self.log = log.extend(Loaded(self.head(), known, entries, continues=True), NAME)
+            self.log = extend(log, Loaded(self.head(), known, entries, continues=True), NAME)
             assert self.log is log
             log.begin()
         else:

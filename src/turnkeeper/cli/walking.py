@@ -7,9 +7,10 @@ from typing import Final
 
 from turnkeeper.cli.terminal import Stop
 from turnkeeper.errors import MemoryCorruptError, StoreError, StoreUnavailableError
+from turnkeeper.folding import fold
 from turnkeeper.log import StoredEntry
 from turnkeeper.names import MemoryName
-from turnkeeper.state import Log, fold
+from turnkeeper.state import Log
 from turnkeeper.stores import InMemoryStore, Listed, LoadQuery, Store, store_from_url
 
 __all__ = ["log_entries", "look_at", "memories", "store_to_look_at"]
