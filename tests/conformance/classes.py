@@ -33,7 +33,6 @@ WINDOWS: Final[dict[str, Profile]] = {
 }
 """Kind -> the window of ours that shows the same."""
 
-TURNS = "turns and compaction"
 HISTORY = "history"
 STORES = "stores"
 
@@ -47,7 +46,7 @@ BROUGHT_BY: Final[dict[str, str]] = {
 """Kind -> the work that brings it."""
 
 SERVED: Final = frozenset({"chat", "memory", "last_requests", "store_dump"})
-"""What the tests' stand-in for a service can do: call a model and tools, and keep all of it in a memory."""
+"""What the tests' stand-in for a service can do: call a model, tools and checks, and keep all of it in a memory."""
 
 REASONS: Final[dict[str, str]] = {
     "ai_service": "It is about how a service is built, or about what it adds to a prompt beside the memory.",
@@ -55,6 +54,9 @@ REASONS: Final[dict[str, str]] = {
     "aggregator": "It is about putting the chunks of one streamed answer together, before there is a message.",
 }
 """Kind -> why it says nothing about a memory."""
+
+ASKED_OF_THE_HISTORY: Final = frozenset({"real", "search"})
+"""Operations on a log that come with the history: leave out summaries, find by keyword."""
 
 NO_BRANCHES = "It is about events of sub-agents in one log; here each agent has a memory, and a log has no branches."
 
@@ -64,15 +66,11 @@ def verdict(vector: Vector) -> Verdict:
     for name, table in (("inverted", INVERTED), ("differs", DIFFERS), ("holds", ABOVE)):
         if vector.id in table:
             return Verdict(name, table[vector.id].why)  # type: ignore[arg-type]  # a Class
-    if vector.tags & {"hazard", "contract_gap"}:
-        return Verdict("pending", TURNS)  # what a user wants instead takes a turn
     if any("branch" in message for message in vector.messages()):
         return Verdict("not applicable", NO_BRANCHES)
     if is_named(vector):
         return Verdict("holds")
-    if any("checks" in step for step in vector.steps):
-        return Verdict("pending", TURNS)
-    if is_compacted(vector):
+    if is_of_the_log(vector):
         return Verdict("holds")
     if vector.kind == "session_log":
         return Verdict("pending", HISTORY)
@@ -90,9 +88,9 @@ def is_named(vector: Vector) -> bool:
     )
 
 
-def is_compacted(vector: Vector) -> bool:
-    """Tell whether a vector is about compaction; `compacting` runs those. What searches comes with the history."""
-    return "search" not in vector.ops and any("compact" in op for op in vector.ops)
+def is_of_the_log(vector: Vector) -> bool:
+    """Tell whether a vector is about a log and its compaction; `compacting` runs those."""
+    return vector.kind in ("compaction", "session_log") and not vector.ops & ASKED_OF_THE_HISTORY
 
 
 def _asks_for_the_default_id(vector: Vector) -> bool:

@@ -17,6 +17,9 @@ Profile: TypeAlias = Literal["evict", "error", "turns", "turns or error", "syste
 "evict" or "error"; TurnWindow, or that with "error"; MessageWindow with `system_first`; MessageWindow with
 `on_unanswered` "drop" or "keep"; Unbounded."""
 
+Commit: TypeAlias = Literal["turn", "each"]
+"""When a turn commits what is said in it."""
+
 
 @dataclass(frozen=True)
 class Shown:
@@ -67,10 +70,18 @@ class Run:
         profile: the window.
         expected: one for each step; labels for short.
         steps: instead of the vector's, where it drives a layer above: what that does to the memory.
+        turn: the service above keeps what is said in a turn that commits so; None: each message by itself.
     """
 
-    def __init__(self, profile: Profile, *expected: Expected | str, steps: tuple[Step, ...] | None = None) -> None:
+    def __init__(
+        self,
+        profile: Profile,
+        *expected: Expected | str,
+        steps: tuple[Step, ...] | None = None,
+        turn: Commit | None = None,
+    ) -> None:
         self.profile = profile
+        self.turn = turn
         self.expected = tuple(Shown(each) if isinstance(each, str) else each for each in expected)
         self.steps = steps
 
@@ -120,10 +131,17 @@ OVERSIZE = (
 )
 SAME_RULES = "A `set` follows the same rules as an `add`."
 CLOSED = "In the view the call is closed by a result that says it has none; nothing is written."
-RETRY = "The request carries an idempotency key, so its retry adds nothing."
+RETRY = "The request carries an idempotency key, so its retry adds nothing; or it is a turn, and leaves no trace."
 KEPT = "Nothing is dropped silently: what was given is in the log."
+WHOLE = "A turn is there whole or not at all: without an answer nothing of it is kept."
+ACCEPTED = "A turn commits the answer that was accepted; nobody sees another one, and without one nothing is kept."
+TAKEN_BACK = "In a turn an answer is kept once it has passed; one that was kept before is taken back by one `set`."
 
 CRASH = (*adds(user("u1"), calls("1")), *adds(user("u2"), logged=3))
+FAILED_THEN_TRIED_AGAIN: Final[tuple[Step, ...]] = (
+    {"op": "chat", "user": "u1", "replies": ["FAIL"], "expect": {"error": "model"}},
+    {"op": "chat", "user": "u1", "replies": [answer("a1")], "expect": {"requests": [[user("u1")]], "answer": "a1"}},
+)
 
 INVERTED: Final[dict[str, Ours]] = {
     "lc4j.mw.x.window_opens_on_assistant": Ours(
@@ -202,6 +220,7 @@ INVERTED: Final[dict[str, Ours]] = {
             "u1 a1",
             steps=(*adds(user("u1"), user("u1"), idempotency_key="turn 1"), *adds(answer("a1"))),
         ),
+        Run("error", "", "u1 a1", steps=FAILED_THEN_TRIED_AGAIN, turn="turn"),
     ),
     "lc4j.svc.x.tool_crash_leaves_call": Ours(
         CLOSED,
@@ -209,8 +228,19 @@ INVERTED: Final[dict[str, Ours]] = {
         Run("turns", "u1", "u1 call:1", "u1 call:1 ~1 u2", steps=CRASH),
     ),
     "lc4j.guard.second_call_clean": Ours(
-        RETRY, Run("error", "u1", "u1", steps=adds(user("u1"), user("u1"), idempotency_key="turn 1"))
+        RETRY,
+        Run("error", "u1", "u1", steps=adds(user("u1"), user("u1"), idempotency_key="turn 1")),
+        Run("error", "", "", turn="turn"),
     ),
+    "lc4j.guard.rejected_stays": Ours(ACCEPTED, Run("error", "", turn="turn"), Run("error", "u1", turn="each")),
+    **{
+        f"lc4j.guard.reprompt_{name}": Ours(
+            ACCEPTED, Run("error", "s1 u1 good", turn="turn"), Run("error", "s1 u1 good", turn="each")
+        )
+        for name in ("once", "twice")
+    },
+    "lc4j.guard.reprompt_exhausted": Ours(ACCEPTED, Run("error", "", turn="turn"), Run("error", "s1 u1", turn="each")),
+    "lc4j.svc.failure.user_message_stays": Ours(WHOLE, Run("error", "", "", turn="turn")),
     "lc4j.tool.unknown_fails_streaming": Ours(
         CLOSED,
         Run("error", "u1", "u1 call:1", "u1 call:1 ~1 u2", steps=CRASH),
@@ -241,6 +271,7 @@ INVERTED: Final[dict[str, Ours]] = {
             steps=adds(user("u1"), calls("1"), result("1", "r1"), answer("fin")),
         ),
     ),
+    "spring.agg.x.error_stores_nothing": Ours(WHOLE, Run("unbounded", "", turn="turn")),
     "spring.repo.neo4j.unstorable_metadata": Ours(
         "What can't be stored is refused with a typed error, memory unchanged; all that JSON can carry is kept.",
         Run(
@@ -353,5 +384,9 @@ ABOVE: Final[dict[str, Ours]] = {
     "spring.adv.id_required": Ours(
         "Every memory has an id.", Run("turns", INVALID, steps=adds(user("u1"), memory_id=None))
     ),
+    **{
+        f"lc4j.guard.{name}": Ours(TAKEN_BACK, Run("evict", "u1"), Run("error", "u1", turn="each"))
+        for name in ("rejected_removed", "error_tells_removal", "fatal_removed")
+    },
 }
 """Vectors of layers above a memory that hold at the memory below."""

@@ -8,9 +8,10 @@ from typing import Any, Final, TypeAlias
 
 import pytest
 
-from conformance.classes import WINDOWS, is_compacted, is_named, of_class
+from conformance.classes import WINDOWS, is_named, is_of_the_log, of_class
 from conformance.outcomes import ABOVE, DIFFERS, INVERTED, Exactly, Expected, From, Refused, Run, Shown
 from conformance.rows import ROWS
+from conformance.serving import Service, ServiceError, take_back
 from conformance.translating import Costs, all_ours, assert_valid, labels
 from conformance.vectors import Step, Vector
 from turnkeeper import (
@@ -50,7 +51,7 @@ def replayed() -> list[tuple[Vector, tuple[Run, ...]]]:
 
 
 def _is_replayed(vector: Vector) -> bool:
-    return vector.kind != "token_estimator" and not is_named(vector) and not is_compacted(vector)
+    return vector.kind != "token_estimator" and not is_named(vector) and not is_of_the_log(vector)
 
 
 def _as_given(step: Step) -> Expected:
@@ -76,6 +77,9 @@ ACTIONS: Final = {
 }
 """Operation -> the method that does it, where that has another name."""
 
+OF_A_SERVICE: Final = frozenset({"aggregate", "chat", "last_requests"})
+"""Operations of what is above a memory, or about its latest one."""
+
 
 class Replay:
     """One run of a vector.
@@ -95,7 +99,7 @@ class Replay:
         self._memories: dict[Any, ChatMemory] = {}
         self._seen: Messages | None = None
         self._input: list[dict[str, Any]] = []
-        self._requests: list[list[dict[str, Any]]] = []
+        self._service: Service | None = None
 
     async def __call__(self) -> None:
         """Take all steps; fails at the first that shows something else than expected."""
@@ -172,8 +176,8 @@ class Replay:
             assert self._memory(step).id == expect["value"]
         if "provider_ids" in expect:
             assert [self._memory(step).id] == expect["provider_ids"]
-        if "requests" in expect:
-            assert self._requests == [all_ours(request) for request in expect["requests"]]
+        if step["op"] in OF_A_SERVICE:
+            self._check_service(step)
         if "store" in expect:
             for memory_id, given in expect["store"].items():
                 shown = await self._read(self._memory({"memory_id": memory_id}))
@@ -186,6 +190,23 @@ class Replay:
             assert view
         if "logged" in step:
             assert (await self._memory(step).stats()).message_count == step["logged"]
+
+    def _check_service(self, step: Step) -> None:
+        assert self._service is not None
+        expect, service = step.get("expect", {}), self._service
+        failure = service.failure
+        if "requests" in expect:
+            assert service.requests == [all_ours(request) for request in expect["requests"]]
+        if "answer" in expect:
+            assert service.answer == expect["answer"]
+        if "aggregated" in expect:
+            assert (service.answer is not None) == expect["aggregated"]
+            assert (failure is None) == expect["aggregated"]
+        else:
+            assert (failure and failure.name) == expect.get("error")
+        if "removal_requested" in expect:
+            assert failure is not None
+            assert failure.removal_requested == expect["removal_requested"]
 
     # What is done
 
@@ -253,19 +274,15 @@ class Replay:
             await actors[line["actor"]].do(line)
 
     async def _chat(self, step: Step) -> None:
-        """Do what a service does: call the model and its tools until there is an answer, and keep all of it."""
-        memory = self._memory(step)
-        given = [{"role": role, "text": step[role]} for role in ("system", "user") if role in step]
-        self._requests = []
-        for message in all_ours(given):
-            await memory.add(message)
-        for reply in step["replies"]:
-            self._requests.append((await self._read(memory)).to_dicts())
-            await memory.add(all_ours([reply]))
-            for call in reply.get("tool_calls", ()):
-                text = self._vector.config["tools"].get(call["name"], "unknown tool")
-                result = {"role": "tool", "text": text, "tool_call_id": call["id"], "name": call["name"]}
-                await memory.add(all_ours([result]))
+        self._service = Service(self._memory(step), self._read, self._run.turn)
+        await self._service.chat(step, self._vector.config.get("tools", {}))
+
+    async def _aggregate(self, step: Step) -> None:
+        self._service = Service(self._memory(step), self._read, self._run.turn)
+        await self._service.stream({"role": "user", "text": "u1"}, step["chunks"])
+
+    async def _take_back(self, step: Step) -> None:
+        await take_back(self._memory(step), self._read)
 
     async def _turn(self, step: Step) -> None:
         """Open a turn that commits when it is left, or with each message; the answer that was refused is not added."""
@@ -273,12 +290,12 @@ class Replay:
         if "replace_last_assistant" in step:
             given = [*given[:-1], step["replace_last_assistant"]]
         deferred = self._vector.config["flush"] == "deferred"
-        with suppress(_ModelError):
+        with suppress(ServiceError):
             async with self._memory(step).turn(commit="turn" if deferred else "each") as turn:
                 for message in all_ours(given):
                     await turn.add(message)
                 if step["outcome"] == "failure":
-                    raise _ModelError
+                    raise ServiceError("model")
 
     async def _preprocess(self, step: Step) -> Messages:
         """Show a list through a window: of a memory that holds nothing else."""
@@ -332,10 +349,6 @@ class Replay:
                 return MessageWindow(limit, system_first=True, on_overflow="evict")
             case "drop" | "keep":
                 return MessageWindow(limit, on_unanswered=profile)
-
-
-class _ModelError(Exception):
-    """A turn fails."""
 
 
 class _Actor:

@@ -56,7 +56,8 @@ STANDS_FOR: Final[dict[str, tuple[str, str]]] = {
     ),
     "ai_service": (
         f"`MessageWindow` with {_EVICT}",
-        "The tests have a stand-in for the service: it calls a model and tools, and keeps all of it.",
+        "The tests have a stand-in for the service: it calls a model and tools, has answers checked, and keeps what "
+        "was said, as it comes or in a turn.",
     ),
 }
 """Kind -> the window of ours that is to show the same, and how."""
@@ -100,8 +101,9 @@ def _page() -> Iterator[str]:
         "compared is the arithmetic around it.\n"
     )
     yield (
-        "The vectors of `compaction`, and those of `session_log` that compact, run through `memory.compact`, with\n"
-        "`keep=` the `TurnWindow` of their strategy. A summary of ours stands where theirs leaves nothing.\n"
+        "The vectors of `compaction` and `session_log` compact through `memory.compact`, with `keep=` the\n"
+        "`TurnWindow` of their strategy. A summary of ours stands where theirs leaves nothing. The last n\n"
+        "messages are what a `MessageWindow` shows.\n"
     )
     yield "## Inverted\n"
     yield _outcomes(of_class("inverted"))

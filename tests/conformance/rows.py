@@ -41,6 +41,7 @@ def _costing(tokens: int, message: Given) -> Given:
 
 _RACE = VECTORS["lc4j.mw.x.lost_update"].steps
 _LONG_TURN = adds(user("u1"), calls("1"), result("1", "r1"), calls("2"), result("2", "r2"), answer("a1"))
+_TAKEN_BACK = {"op": "take_back", "expect": {"store_reads": 1, "store_writes": 1, "store_deletes": 0}}
 _PARALLEL = adds(user("u1"), calls("1", "2"), result("1", "r1"), result("2", "r2"), user("u2"))
 
 ROWS: Final[list[tuple[Vector, Ours]]] = [
@@ -115,6 +116,10 @@ ROWS: Final[list[tuple[Vector, Ours]]] = [
             Run("error", "u1", "u1 call:1", None, None, "s1 a1"),
             Run("turns", "u1", "u1 call:1", None, None, None),
         ),
+    ),
+    (
+        _row("lc4j.guard.x.removal_is_not_atomic", _messages(10), *adds(user("u1"), answer("bad")), _TAKEN_BACK),
+        Ours("What is left replaces all of it, in one entry.", Run("error", "u1", "u1 bad", "u1")),
     ),
     (
         _row("lc4j.tool.unknown_fails", _messages(10), *adds(user("u1"), calls("1"), user("u2"))),

@@ -54,12 +54,23 @@ def changed_step(step: Step) -> Iterator[Step]:
             yield {**step, "expect": {**expect, **bounds, name: wrong}}
     if "value" in expect:
         yield {**step, "expect": {**expect, "value": "another"}}
+    if "provider_ids" in expect:
+        yield {**step, "expect": {**expect, "provider_ids": ["another"]}}
+    if "stored" in expect:
+        yield {**step, "expect": {**expect, "stored": [*expect["stored"], {"role": "user", "text": "another"}]}}
     if "requests" in expect:
         yield {**step, "expect": {**expect, "requests": [*expect["requests"], []]}}
     if "store" in expect:
         yield {**step, "expect": {**expect, "store": {**expect["store"], "another": [{"role": "user", "text": "m"}]}}}
     if "last_stored" in expect:
         yield {**step, "expect": {**expect, "last_stored": {"role": "user", "text": "another"}}}
+    if "error" in expect:
+        yield {**step, "expect": {**expect, "error": "another"}}
+    if "answer" in expect:
+        yield {**step, "expect": {**expect, "answer": "another"}}
+    for name in ("aggregated", "removal_requested"):
+        if name in expect:
+            yield {**step, "expect": {**expect, name: not expect[name]}}
     if "min_store_writes" in expect:
         yield {**step, "expect": {**expect, "min_store_writes": 1_000}}
     if "logged" in step:
@@ -71,10 +82,10 @@ def changed_runs(vector: Vector, run: Run) -> Iterator[tuple[Vector, Run]]:
     for number, step in enumerate(steps):
         for expected in changed(run.expected[number]):
             others = [*run.expected[:number], expected, *run.expected[number + 1 :]]
-            yield vector, Run(run.profile, *others, steps=run.steps)
+            yield vector, Run(run.profile, *others, steps=run.steps, turn=run.turn)
         for other in () if isinstance(run.expected[number], Refused) else changed_step(step):
             given = (*steps[:number], other, *steps[number + 1 :])
-            yield replace(vector, steps=given), Run(run.profile, *run.expected, steps=None)
+            yield replace(vector, steps=given), Run(run.profile, *run.expected, turn=run.turn)
 
 
 def fails(vector: Vector, run: Run) -> bool:
