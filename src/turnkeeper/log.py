@@ -243,7 +243,7 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
-    """Another turn holds a lease on the memory; nothing was written."""
+    """Another turn holds a lease on the memory, or the slice's own turn its lease no more; nothing was written."""
 
 
 class Conflict(msgspec.Struct, frozen=True, gc=False):

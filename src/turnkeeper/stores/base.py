@@ -62,10 +62,14 @@ class Store(ABC):
         """Commit each slice whole or not at all and return its outcome, in order.
 
         A slice whose `expected` is not the head's version is a `Conflict`; one with a key that is in use a
-        `Duplicate`; one of a memory on which another turn holds a lease that has not expired is `Held`, unless it
-        steals that lease. Only a `shared` store needs leases; taking one on a memory that does not exist makes its
-        row, at version 0, and giving it back at that version removes it. An entry's key becomes a receipt that
-        lives for `receipt_ttl` seconds. When this raises, what happened is looked up with `settle`.
+        `Duplicate`. An entry's key becomes a receipt that lives for `receipt_ttl` seconds. When this raises, what
+        happened is looked up with `settle`.
+
+        Only a `shared` store needs leases. A lease lives until it is given back or stolen, or its time is over by
+        the store's clock. `Held` is, unless it is a `Conflict`, a slice of a memory on which another turn's lease
+        lives, but for one that steals it; and a slice that has entries of its `turn_id`, or renews its lease, when
+        that lease lives no more, whether somebody else has written since or not. Taking a lease on a memory that
+        does not exist makes its row, at version 0, and giving it back at that version removes it.
         """
 
     @abstractmethod

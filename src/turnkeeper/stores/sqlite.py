@@ -16,13 +16,10 @@ from turnkeeper.log import (
     ADD,
     COMPACT,
     Committed,
-    Conflict,
     Duplicate,
     Entry,
     Head,
-    Held,
     Key,
-    Lease,
     Loaded,
     LoadQuery,
     Outcome,
@@ -36,6 +33,7 @@ from turnkeeper.log import (
     summed_up_to,
 )
 from turnkeeper.names import MemoryName
+from turnkeeper.stores import sqlite_leases as leases
 from turnkeeper.stores.base import Listed, Store
 from turnkeeper.stores.filelock import FileLock
 from turnkeeper.stores.filesystems import filesystem_of, is_network
@@ -49,13 +47,10 @@ _CREATE: Final = (
     "INSERT INTO head (namespace, id, version, base, system, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (namespace, id) DO NOTHING"
 )
-_FREE: Final = "(turn_id IS NULL OR turn_until <= ? OR turn_id = ?)"
-_OWN: Final = "turn_id IS NOT NULL AND ? >= 0 AND turn_id = ?"  # a turn that was robbed comes too late, even when free
 _AHEAD: Final = "UPDATE head SET version = ?, base = ?, system = ?, updated_at = ? WHERE mid = ? AND version = ? AND "
-_ADVANCE: Final = _AHEAD + _FREE
-_ADVANCE_TURN: Final = _AHEAD + _OWN
-_LEASE: Final = "UPDATE head SET turn_id = ?, turn_until = ? WHERE mid = ?"
-_FIRST_OF_TURN: Final = "SELECT min(version) FROM entry WHERE mid = ? AND turn_id = ?"
+_ADVANCE: Final = _AHEAD + leases.FREE
+_ADVANCE_TURN: Final = _AHEAD + leases.OWN
+_DELETE: Final = f"DELETE FROM head WHERE mid = ? AND version = ? AND {leases.FREE}"
 _APPEND: Final = "INSERT INTO entry (mid, version, op, entry_id, turn_id, payload, at) VALUES (?, ?, ?, ?, ?, ?, ?)"
 _KEEP_RECEIPT: Final = (
     "INSERT OR REPLACE INTO receipt (name_digest, key, mid, digest, version, count, expires_at) "
@@ -96,23 +91,12 @@ _UNAVAILABLE: Final = frozenset(
     }
 )
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-_CONFLICT: Final = Conflict()
-_HELD: Final = Held()
 
 _EntryRow: TypeAlias = tuple[int, int, str, bytes, bytes | None, bytes, int]
 
 
 QUARANTINE: Final = "turnkeeper:quarantine"
 """The namespace that corrupt memories are moved to, out of the way."""
-
-
-def _is_of_the_turn(slice_: Slice) -> bool:
-    """Tell whether a slice is the turn's own doing, its entries or its renewal; others may only go the same way."""
-    turn_id, lease = slice_.turn_id, slice_.lease
-    if not turn_id:
-        return False
-    renews = lease is not None and lease.turn_id == turn_id and lease.seconds > 0
-    return renews or any(entry.turn_id == turn_id for entry in slice_.entries)
 
 
 def _lenient_text(data: bytes) -> str:
@@ -287,68 +271,37 @@ class SQLiteStore(Store):
         rows: list[_EntryRow],
     ) -> Outcome:
         """Write one slice's head and receipts and leave its entries in `rows`; whatever may refuse it comes first."""
+        if slice_.lease is not None and not slice_.entries:
+            return leases.change(connection, slice_, slice_.lease, now)
         keyed = [(index, entry, entry.key) for index, entry in enumerate(slice_.entries) if entry.key is not None]
         for index, _, key in keyed:
             if (stored := self._find_receipt(connection, slice_.name, key.key, now)) is not None:
                 return Duplicate(index, stored)
         mid, expected, at = slice_.mid, slice_.expected, max(now, slice_.not_before)
         version = expected + len(slice_.entries)
-        stolen_from = -1
-        if slice_.lease is not None and slice_.lease.steal:
-            stolen_from = self._free(connection, slice_, now)
         if slice_.delete:
-            condition = (mid, expected, now, slice_.turn_id)
-            if not connection.execute(
-                f"DELETE FROM head WHERE mid = ? AND version = ? AND {_FREE}", condition
-            ).rowcount:
-                return self._refusal(connection, slice_)
+            if not connection.execute(_DELETE, (mid, expected, now, slice_.turn_id)).rowcount:
+                return leases.refusal(connection, slice_)
             connection.execute("DELETE FROM entry WHERE mid = ?", (mid,))
             return Committed(mid, at)
-        if mid == 0:
-            cursor = connection.execute(_CREATE, (*slice_.name, version, slice_.base, slice_.system, at, at))
-            mid = cursor.lastrowid or 0
-        else:
-            changed_at = at if slice_.entries else slice_.not_before
-            state = version, slice_.base, slice_.system, changed_at
-            advance = _ADVANCE_TURN if _is_of_the_turn(slice_) else _ADVANCE
+        state = version, slice_.base, slice_.system, at
+        if mid:
+            advance = _ADVANCE_TURN if leases.is_of_its_turn(slice_) else _ADVANCE
             cursor = connection.execute(advance, (*state, mid, expected, now, slice_.turn_id))
+        elif slice_.turn_id and leases.is_of_its_turn(slice_):
+            return leases.HELD  # the row that its lease was for is gone
+        else:
+            cursor = connection.execute(_CREATE, (*slice_.name, *state, at))
+            mid = cursor.lastrowid or 0
         if cursor.rowcount != 1:
-            return self._refusal(connection, slice_)
+            return leases.refusal(connection, slice_)
         if slice_.lease is not None:
-            self._lease(connection, mid, version, slice_.lease, now)
+            leases.put(connection, mid, slice_.lease, now)
         for n, entry in enumerate(slice_.entries, start=expected + 1):
             rows.append((mid, n, entry.op, entry.entry_id, entry.turn_id or None, encode_payload(entry), at))
         if keyed:
             self._keep_receipts(connection, slice_, mid, keyed, now, expires_at)
-        return Committed(mid, at, stolen_from)
-
-    def _refusal(self, connection: sqlite3.Connection, slice_: Slice) -> Outcome:
-        """Tell why no row was changed."""
-        row = connection.execute("SELECT mid, version FROM head WHERE namespace = ? AND id = ?", slice_.name).fetchone()
-        return _HELD if row == (slice_.mid, slice_.expected) else _CONFLICT
-
-    def _free(self, connection: sqlite3.Connection, slice_: Slice, now: int) -> int:
-        """Take a lease away from another turn; return the number of the entry before its first one, or -1.
-
-        One that has run out, or is the slice's own, is of a turn that is over: what it committed is nobody's to undo.
-        """
-        state = slice_.mid, slice_.expected
-        row = connection.execute("SELECT turn_id, turn_until FROM head WHERE mid = ? AND version = ?", state).fetchone()
-        if row is None or row[0] is None:
-            return -1
-        connection.execute(_LEASE, (None, None, slice_.mid))
-        if row[0] == slice_.turn_id or row[1] <= now:
-            return -1
-        first = connection.execute(_FIRST_OF_TURN, (slice_.mid, row[0])).fetchone()[0]
-        return -1 if first is None else first - 1
-
-    def _lease(self, connection: sqlite3.Connection, mid: int, version: int, lease: Lease, now: int) -> None:
-        if lease.seconds:
-            connection.execute(_LEASE, (lease.turn_id, now + int(lease.seconds * 1e6), mid))
-        elif version:
-            connection.execute(_LEASE, (None, None, mid))
-        else:
-            connection.execute("DELETE FROM head WHERE mid = ?", (mid,))  # it was there for the lease alone
+        return Committed(mid, at)
 
     def _keep_receipts(
         self,
@@ -396,14 +349,8 @@ class SQLiteStore(Store):
             return [self._settle(connection, slice_) for slice_ in slices]
 
     def _settle(self, connection: sqlite3.Connection, slice_: Slice) -> Outcome | None:
-        if not slice_.entries and slice_.lease is not None:
-            row = connection.execute(
-                "SELECT mid, updated_at, turn_id FROM head WHERE namespace = ? AND id = ?", slice_.name
-            ).fetchone()
-            holds = row is not None and row[2] == slice_.lease.turn_id
-            if holds != bool(slice_.lease.seconds):
-                return None
-            return Committed(row[0], row[1]) if row is not None else Committed(slice_.mid, 0)
+        if slice_.lease is not None and not slice_.entries:
+            return leases.settle(connection, slice_, slice_.lease)
         if slice_.delete:
             found = connection.execute("SELECT 1 FROM head WHERE mid = ?", (slice_.mid,)).fetchone()
             return Committed(slice_.mid, 0) if found is None else None
