@@ -35,6 +35,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "stats",
             "state",
             "folding",
+            "compactable",
             "windows",
             "tokens",
             "durations",
@@ -43,7 +44,7 @@ LAYERS: tuple[frozenset[str], ...] = (
         }
     ),
     frozenset({"stores"}),
-    frozenset({"lane", "committer"}),
+    frozenset({"lane", "committer", "history"}),
     frozenset(
         {
             "turnstile",
@@ -51,6 +52,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "requests",
             "admission",
             "plan",
+            "revising",
             "services",
             "ledger",
             "turning",
@@ -60,7 +62,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     ),
     frozenset({"runtime"}),
     frozenset({"testing"}),
-    frozenset({"memory", "turns", "writes"}),
+    frozenset({"memory", "loghandle", "past", "turns", "writes"}),
     frozenset({"sync"}),
     frozenset({"opening"}),
     frozenset({"cli", "integrations", "compat", "__main__"}),

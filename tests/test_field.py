@@ -120,8 +120,8 @@ class Delegating(Store):
     def names(self, *, namespace: str | None, after: MemoryName | None, limit: int) -> list[Listed]:
         return self.inner.names(namespace=namespace, after=after, limit=limit)
 
-    def entries(self, mid: int, *, after: int, limit: int) -> list[StoredEntry]:
-        return self.inner.entries(mid, after=after, limit=limit)
+    def entries(self, mid: int, **page: Any) -> list[StoredEntry]:
+        return self.inner.entries(mid, **page)
 
     def describe(self) -> str:
         return "a user's store"

@@ -32,11 +32,11 @@ from turnkeeper import (
     UserMessage,
     Version,
 )
+from turnkeeper.compactable import Compactable
 from turnkeeper.log import Conflict, Entry, Key, Outcome, Slice, StoredEntry, StoredReceipt
 from turnkeeper.messages import encode_messages
 from turnkeeper.names import MemoryName
 from turnkeeper.requests import Request
-from turnkeeper.state import Compactable
 from turnkeeper.stores import InMemoryStore, Loaded, LoadQuery, SQLiteStore, store_from_url
 
 # Tokens that no identifier and no line of source can contain by chance: tracebacks are searched as well.
@@ -962,7 +962,7 @@ MESSAGES = encode_messages([SAID, CALL])
         StoredEntry(1, "add", b"", RAW, 0),
         Loaded(None, 0, (StoredEntry(1, "add", b"", RAW, 0),)),
         Request("add", MESSAGES, key=Key("k", b"")),
-        Compactable(MESSAGES, MESSAGES, 1, 1, 0, 2),
+        Compactable(MESSAGES, MESSAGES, 1, 1, 0, MESSAGES, 2),
     ],
     ids=lambda one: type(one).__name__,
 )

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Generic, TypeAlias, TypeVar, cast
+from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
 import anyio
 import msgspec
 
 from turnkeeper.config import Settings
-from turnkeeper.errors import MemoryCorruptError, StoreError, StoreUnavailableError, fresh
-from turnkeeper.folding import fold
+from turnkeeper.errors import MemoryCorruptError, StoreError, StoreUnavailableError, TurnkeeperError, fresh
+from turnkeeper.folding import fold, recall_system
 from turnkeeper.lane import Lane, LaneTimeoutError
 from turnkeeper.log import Loaded, LoadQuery, NotCommitted, Outcome, Rejected, Slice, StoredReceipt, Unknown, Version
 from turnkeeper.names import MemoryName
@@ -29,6 +29,7 @@ __all__ = ["Committer", "Fetched", "GroupStatistics", "Reader", "wrapped"]
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
+T = TypeVar("T")
 
 _READS: Final = 64
 """Reads that travel together: enough to spare thread hops, few enough that none waits long for its neighbours."""
@@ -268,8 +269,14 @@ class Committer(_Gatherer[Slice, Outcome]):
         return NotCommitted(StoreUnavailableError(f"{self._store.describe()} is closing"))
 
 
-class Reader(_Gatherer[Fetch | tuple[MemoryName, str], Fetched | StoredReceipt | StoreError | None]):
-    """Loads memories and looks up receipts, many at a time; logs are folded, and counted, in the reading thread."""
+Question: TypeAlias = Fetch | tuple[MemoryName, str] | Callable[[Store], Any]
+
+
+class Reader(_Gatherer[Question, Any]):
+    """Loads memories, looks up receipts and reads what else is wanted, many at a time.
+
+    Logs are folded, and counted, in the reading thread.
+    """
 
     def __init__(self, store: Store, settings: Settings, lane: Lane | None) -> None:
         """Read through `lane`; None: call the store inline."""
@@ -290,6 +297,18 @@ class Reader(_Gatherer[Fetch | tuple[MemoryName, str], Fetched | StoredReceipt |
         assert isinstance(answer, Fetched)
         return answer
 
+    async def run(self, job: Callable[[Store], T]) -> T:
+        """Run a function of the store in its reading thread, gathered with other reads, and return what it returns.
+
+        Raises:
+            StoreError: the store can't be read.
+            TurnkeeperError: what the function raises.
+        """
+        answer = await self._ask(job) if self._lane is not None else self._read_inline(job)
+        if isinstance(answer, Exception):
+            raise answer
+        return cast(T, answer)
+
     async def receipt(self, name: MemoryName, key: str) -> StoredReceipt | None:
         """Look up what an idempotency key stands for.
 
@@ -299,10 +318,9 @@ class Reader(_Gatherer[Fetch | tuple[MemoryName, str], Fetched | StoredReceipt |
         answer = await self._ask((name, key)) if self._lane is not None else self._read_inline((name, key))
         if isinstance(answer, StoreError):
             raise answer
-        assert not isinstance(answer, Fetched)
-        return answer
+        return cast("StoredReceipt | None", answer)
 
-    def _read_inline(self, item: Fetch | tuple[MemoryName, str]) -> Fetched | StoredReceipt | StoreError | None:
+    def _read_inline(self, item: Question) -> Any:
         self.statistics.count(1)
         try:
             return _read(self._store, [item])[0]
@@ -312,9 +330,7 @@ class Reader(_Gatherer[Fetch | tuple[MemoryName, str], Fetched | StoredReceipt |
     def _measure(self, item: object) -> tuple[int, int]:
         return 1, 0
 
-    async def _send(
-        self, items: list[Fetch | tuple[MemoryName, str]]
-    ) -> list[Fetched | StoredReceipt | StoreError | None]:
+    async def _send(self, items: list[Question]) -> list[Any]:
         assert self._lane is not None
         try:
             return await self._lane.call(partial(_read, self._store, items), timeout=self._timeout)
@@ -331,17 +347,30 @@ class Reader(_Gatherer[Fetch | tuple[MemoryName, str], Fetched | StoredReceipt |
         return StoreUnavailableError(f"{self._store.describe()} is closing")
 
 
-def _read(
-    store: Store, items: list[Fetch | tuple[MemoryName, str]]
-) -> list[Fetched | StoredReceipt | StoreError | None]:
+def _read(store: Store, items: list[Question]) -> list[Any]:
     """Answer all items, in the store's thread."""
     fetches = [item for item in items if isinstance(item, Fetch)]
-    keys = [item for item in items if not isinstance(item, Fetch)]
+    keys = [item for item in items if isinstance(item, tuple)]
     loaded = _load(store, [LoadQuery(fetch.name, fetch.known, _first_try(fetch.reach)) for fetch in fetches])
     found = store.receipts(keys) if keys else []
     _check_count(found, keys)
     loads, receipts = iter(loaded), iter(found)
-    return [_reached(store, item, next(loads)) if isinstance(item, Fetch) else next(receipts) for item in items]
+    answers: list[Any] = []
+    for item in items:
+        if isinstance(item, Fetch):
+            answers.append(_reached(store, item, next(loads)))
+        else:
+            answers.append(next(receipts) if isinstance(item, tuple) else _run(store, item))
+    return answers
+
+
+def _run(store: Store, job: Callable[[Store], Any]) -> Any:
+    try:
+        return job(store)
+    except StoreUnavailableError:
+        raise
+    except TurnkeeperError as error:  # its own fault: the others in the group get their answers
+        return error
 
 
 def _load(store: Store, queries: list[LoadQuery]) -> list[Loaded]:
@@ -363,18 +392,22 @@ def _reached(store: Store, fetch: Fetch, loaded: Loaded) -> Fetched:
     """Fold what was loaded, and load more until it holds what the window shows."""
     newest = _first_try(fetch.reach)
     while True:
-        fetched = _fetched(loaded, fetch.name)
+        fetched = _fetched(store, loaded, fetch.name)
         if not isinstance(fetched.log, Log) or fetch.reach is None or fetched.log.covers(*fetch.reach):
             return fetched
         newest *= 4
         loaded = _load(store, [LoadQuery(fetch.name, None, newest)])[0]
 
 
-def _fetched(loaded: Loaded, name: MemoryName) -> Fetched:
+def _fetched(store: Store, loaded: Loaded, name: MemoryName) -> Fetched:
     if loaded.continues:
         return Fetched(loaded, None)
     try:
-        return Fetched(loaded, fold(loaded, name))
+        log = fold(loaded, name)
+        if log.missing_system:
+            found = store.entries(log.mid, after=log.missing_system - 1, limit=1)
+            recall_system(log, found[0] if found and found[0].version == log.missing_system else None, name)
+        return Fetched(loaded, log)
     except MemoryCorruptError as error:
         return Fetched(loaded, error)
 

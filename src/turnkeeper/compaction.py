@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from anyio import to_thread
 
+from turnkeeper.compactable import Compactable
 from turnkeeper.errors import CompactionError, InvalidArgumentError, RuntimeClosedError
 from turnkeeper.log import COMPACT, Receipt
 from turnkeeper.messages import Message, SystemMessage, encode_messages
 from turnkeeper.names import MemoryName
 from turnkeeper.policies import CompactionPolicy, Summarizer, keeping
 from turnkeeper.requests import LOOK_BACK, Request
-from turnkeeper.state import Compactable, Log
+from turnkeeper.state import Log
 from turnkeeper.windows import LimitedWindow, TurnWindow
 from turnkeeper.windows.rendering import rendered
 from turnkeeper.windows.transcript import Transcript
@@ -115,17 +116,14 @@ class Compactor:
             )
         self._under_way.add(name)
         try:
-            looking = Request(LOOK_BACK, window=keep)
-            looking.when = when
+            looking = Request(LOOK_BACK, window=keep, about=when)
             async with self._limiter:
                 seen: Compactable | None = await self._core.submit(name, looking)
                 if seen is None:
                     return None
                 with anyio.fail_after(timeout):
                     summary = await _summed_up(summarizer, seen, name)
-            request = Request(COMPACT, summary, window=keep)
-            request.seen = seen
-            receipt: Receipt = await self._core.submit(name, request)
+            receipt: Receipt = await self._core.submit(name, Request(COMPACT, summary, window=keep, about=seen))
         finally:
             self._under_way.discard(name)
         self.done += 1

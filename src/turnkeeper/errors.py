@@ -91,6 +91,18 @@ class ConflictError(TurnkeeperError):
     """The memory is not at the version the request was made for; nothing was changed. Read again and decide anew."""
 
 
+class MemoryExistsError(ConflictError):
+    """The name that something was to be made under is in use; nothing was changed."""
+
+
+class MessageNotFoundError(TurnkeeperError, LookupError):
+    """The memory shows no message with this id: it never had one, or it was removed, replaced or summed up."""
+
+
+class HistoryPrunedError(TurnkeeperError):
+    """A version was asked for that retention, or `history="window"`, has removed from the store."""
+
+
 class TurnBusyError(TurnkeeperError):
     """Another turn of the memory is open, and this one was not to wait, or waited long enough; nothing was changed."""
 

@@ -12,6 +12,7 @@ import anyio
 
 from turnkeeper.committer import Fetch, Reach
 from turnkeeper.errors import (
+    ConflictError,
     ContentionError,
     IdempotencyMismatchError,
     MemoryCorruptError,
@@ -21,6 +22,7 @@ from turnkeeper.errors import (
 )
 from turnkeeper.folding import extend
 from turnkeeper.log import (
+    POP,
     UNDO,
     Committed,
     Conflict,
@@ -35,7 +37,7 @@ from turnkeeper.log import (
 )
 from turnkeeper.names import MemoryName
 from turnkeeper.plan import EVERYTHING, Plan, apply, conflicting
-from turnkeeper.requests import DELETE, DONE, QUEUED, READING, TAKEN, Request
+from turnkeeper.requests import DELETE, DONE, QUEUED, READING, TAKEN, UNDO_TURNS, Request
 from turnkeeper.services import Services
 from turnkeeper.state import Log
 from turnkeeper.turnstile import Turnstile
@@ -45,6 +47,9 @@ __all__ = ["LARGEST_BATCH", "Ledger", "replayed"]
 FIRST_BACKOFF: Final = 0.001
 LONGEST_BACKOFF: Final = 0.05
 """Seconds to let others through after losing a race, times the attempts so far and a random share."""
+
+_COMPUTED: Final = frozenset((UNDO_TURNS, POP))
+"""Requests that hang on what the state is."""
 
 LARGEST_BATCH: Final = 128
 """Requests taken from a mailbox at once: a slice of bounded size, and a chance for others in between."""
@@ -129,6 +134,13 @@ class Ledger(ABC):
         """
         services = self._services
         current = not services.strong and self.name not in services.doubtful
+        if services.strong and any(request.op in _COMPUTED for request in batch):
+            # What follows from the state is worth trying on the present one alone.
+            current = True
+            if (unreachable := await self._refresh(batch[0])) is not None:
+                return self._refuse(batch, unreachable)
+            if self._corrupt is not None:
+                return batch
         max_writers = LARGEST_BATCH
         attempts = reaches = 0
         while batch and (log := self._log) is not None:
@@ -183,6 +195,7 @@ class Ledger(ABC):
             if isinstance(outcome, Conflict):
                 services.conflicts += 1
                 attempts += 1
+                self._forestall(plan)
                 if attempts == services.settings.conflict_attempts:
                     self._fail(plan, self._contention)
                 elif attempts > 1:
@@ -214,6 +227,15 @@ class Ledger(ABC):
                     return [request for request in batch if request.state != DONE]
             batch = [request for request in batch if request.state == TAKEN]
         return batch
+
+    def _forestall(self, plan: Plan) -> None:
+        """Refuse what was computed from a state that is not the present one: nobody asked for it on another."""
+        for request in plan.writers:
+            if request.op in _COMPUTED:
+                error = (
+                    f"memory {self.name.id!r} (namespace {self.name.namespace!r}): somebody else wrote to it meanwhile"
+                )
+                self._answer(request, ConflictError(f"{error}; nothing was changed: read it again and decide anew"))
 
     def _hold(self, batch: list[Request]) -> None:
         """Another process's turn is open: let the writers wait, as if they had not been taken. Reads go on."""

@@ -14,10 +14,16 @@ __all__ = [
     "ADD",
     "CLEAR",
     "COMPACT",
+    "EDIT",
+    "FORK",
+    "POP",
+    "REMOVE",
     "SET",
+    "STARTING",
     "UNDO",
     "Committed",
     "Conflict",
+    "Details",
     "Duplicate",
     "Entry",
     "Head",
@@ -30,13 +36,15 @@ __all__ = [
     "Outcome",
     "Receipt",
     "Rejected",
+    "Removed",
     "Slice",
     "StoredEntry",
     "StoredReceipt",
     "Unknown",
     "Version",
+    "details_of",
     "encode_payload",
-    "summed_up_to",
+    "first_entry",
 ]
 
 ADD: Final = "add"
@@ -46,7 +54,22 @@ COMPACT: Final = "compact"
 """Starts the state with what sums up the messages up to an earlier entry; those after that one stay."""
 
 UNDO: Final = "undo"
-"""Takes the state back to what it was after an earlier entry, and then adds the entry's own messages."""
+"""Takes messages off the end of the state: everything behind a place in the log."""
+
+POP: Final = "pop"
+"""Takes the last message off, by the same rule as an undo."""
+
+EDIT: Final = "edit"
+"""Puts its message in the place of an earlier one, which keeps its id."""
+
+REMOVE: Final = "remove"
+"""Takes messages out, wherever they stand."""
+
+FORK: Final = "fork"
+"""Starts the state with that of another memory."""
+
+STARTING: Final = frozenset((SET, CLEAR, COMPACT, FORK))
+"""Nothing before them is needed for the state; for a compaction nothing before what it left."""
 
 
 class Version(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -87,6 +110,18 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     count: int
 
 
+class Removed(msgspec.Struct, frozen=True, gc=False):
+    """What was taken out of a memory's state.
+
+    Attributes:
+        version: the memory's version without it.
+        messages: what was taken out, in order; empty: there was nothing, and nothing was changed.
+    """
+
+    version: Version
+    messages: tuple[Message, ...]
+
+
 class Key(msgspec.Struct, frozen=True, gc=False):
     """An idempotency key and the SHA-256 of what it was used for."""
 
@@ -94,15 +129,42 @@ class Key(msgspec.Struct, frozen=True, gc=False):
     digest: bytes
 
 
+Place: TypeAlias = tuple[int, int]
+"""Where a message came into the log: the entry's number, and its index in there."""
+
+
+class Details(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What an entry says besides its messages; the rest of its payload.
+
+    Attributes:
+        to: for "undo" and "pop": number of the last entry that stays whole; for "compact": of the last one summed up.
+        part: for "undo" and "pop": how many messages of the entry behind that one stay as well.
+        places: for "edit" and "remove": the messages that go.
+        system: number of the entry with the system message that was current before; 0: there was none, or it does not
+            matter. Said where the entry changes the system message, or leaves it behind (for "compact").
+        leads: for "fork": whether the first message is the system message that stands before all others.
+        summary: for "fork": how many messages behind that one are a summary.
+        origin: for "fork": the id, namespace and version that it was made from.
+    """
+
+    to: int = -1
+    part: int = 0
+    places: tuple[Place, ...] = ()
+    system: int = 0
+    leads: bool = False
+    summary: int = 0
+    origin: tuple[str, str, str] | None = None
+
+
 class Entry(msgspec.Struct, frozen=True, gc=False):
     """One entry on its way into the log.
 
     Attributes:
-        op: "add", "set", "clear", "compact" or "undo".
+        op: "add" or another of this module's constants.
         entry_id: 16 random bytes.
         messages: what it adds, or starts anew with.
         key: idempotency key and content digest, or None.
-        to: for "undo": number of the entry to whose state it goes back; for "compact": of the last one summed up.
+        details: what it says besides; None: nothing.
         turn_id: the turn it belongs to; empty: none.
     """
 
@@ -110,7 +172,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     entry_id: bytes
     messages: tuple[Message, ...]
     key: Key | None = None
-    to: int = 0
+    details: Details | None = None
     turn_id: bytes = b""
 
 
@@ -208,7 +270,8 @@ class Loaded(msgspec.Struct, frozen=True, gc=False):
         system: the entry with the state's system message, where it is none of `entries` and these follow nothing
             known.
         continues: the entries follow what the query said was known.
-        start: the entry that starts the state, where it is none of `entries` and sums up what was before.
+        start: the entry that starts the state, where it is none of `entries` and has a summary to show (an entry
+            "compact" or "fork").
         older: the state starts with an entry that adds, though there is one before it.
     """
 
@@ -276,24 +339,32 @@ class Unknown(msgspec.Struct, frozen=True, gc=False):
 Outcome: TypeAlias = Committed | Conflict | Held | Duplicate | Rejected | NotCommitted | Unknown
 
 
-class _To(msgspec.Struct):
-    to: int = 0
+_decode_details = msgspec.json.Decoder(Details).decode
+_NO_DETAILS: Final = Details()
 
 
-_decode_to = msgspec.json.Decoder(_To).decode
-
-
-def summed_up_to(entry: StoredEntry) -> int:
-    """Return the number of the last entry that a "compact" entry sums up; 0 when it can't be decoded."""
+def details_of(entry: StoredEntry) -> Details:
+    """Return what a stored entry says besides its messages; nothing when it can't be decoded."""
     try:
-        return _decode_to(entry.payload).to
-    except msgspec.DecodeError:
-        return 0
+        return _decode_details(entry.payload)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _NO_DETAILS
+
+
+def first_entry(start: StoredEntry | None, base: int) -> int:
+    """Return the number of the first entry that a state needs besides the one that starts it: what a store loads from.
+
+    Args:
+        start: the entry at `base`, where there is one.
+        base: number of the entry that starts the state; 0: the first.
+    """
+    return details_of(start).to + 1 if start is not None and start.op == COMPACT else max(base, 1)
 
 
 def encode_payload(entry: Entry) -> bytes:
     """Return an entry's payload: a JSON object, so that each kind of entry can say what it needs."""
     messages = b",".join([message.raw for message in entry.messages])
-    if entry.op in (UNDO, COMPACT):
-        return b'{"to":%d,"messages":[%b]}' % (entry.to, messages)
-    return b'{"messages":[%b]}' % messages
+    if entry.details is None:
+        return b'{"messages":[%b]}' % messages
+    fields = msgspec.json.encode(entry.details)[1:-1]
+    return b'{%b%b"messages":[%b]}' % (fields, b"," if fields else b"", messages)

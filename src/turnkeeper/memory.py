@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Literal, NoReturn, TypeVar, Unpack
+from typing import Any, Literal, TypeVar, Unpack
 
 from turnkeeper.durations import Duration
 from turnkeeper.log import CLEAR, Receipt, Version
+from turnkeeper.loghandle import LogHandle
 from turnkeeper.messages import MessageLike
-from turnkeeper.names import MemoryName
+from turnkeeper.past import messages_at
 from turnkeeper.plan import EVERYTHING
 from turnkeeper.policies import Summarizer, keeping
 from turnkeeper.requests import DELETE, STATS, Request
-from turnkeeper.runtime import RuntimeCore
 from turnkeeper.stats import MemoryStats
 from turnkeeper.turns import Turn, TurnOptions, TurnSession, check_not_nested, entered, run_in
 from turnkeeper.windows import Messages, TurnWindow, Window
-from turnkeeper.writes import add_request, set_request, window_and_pruning
+from turnkeeper.writes import add_request, set_request
 
 __all__ = ["ChatMemory"]
 
 T = TypeVar("T")
 
 
-class ChatMemory:
+class ChatMemory(LogHandle):
     """One conversation, as its users see it. Made by `runtime.memory()`; making one does no I/O.
 
     Any number of tasks may use one handle, or handles of one memory, at once: requests take their turn, one sender's
@@ -35,22 +35,7 @@ class ChatMemory:
     `OutcomeUnknownError` and `ContentionError`.
     """
 
-    __slots__ = ("_core", "_name", "_prunes", "_window")
-
-    def __init__(self, core: RuntimeCore, name: MemoryName, window: Window | None, history: str | None) -> None:
-        self._core = core
-        self._name = name
-        self._window, self._prunes = window_and_pruning(core, window, history)
-
-    @property
-    def id(self) -> str:
-        """The memory's id."""
-        return self._name.id
-
-    @property
-    def namespace(self) -> str:
-        """The memory's namespace; empty by default."""
-        return self._name.namespace
+    __slots__ = ()
 
     async def add(self, *messages: MessageLike | Iterable[MessageLike], idempotency_key: str | None = None) -> Receipt:
         """Append messages, all of them in one entry or none.
@@ -104,7 +89,7 @@ class ChatMemory:
         receipt: Receipt = await self._core.submit(self._name, request)
         return receipt
 
-    async def messages(self, *, window: Window | None = None) -> Messages:
+    async def messages(self, *, window: Window | None = None, at: Version | None = None) -> Messages:
         """Return what the model should see: an immutable tuple with `.version`, the same object until it changes.
 
         Shows every change acknowledged before the call, and none that is not committed. Results stand behind their
@@ -113,11 +98,18 @@ class ChatMemory:
 
         Args:
             window: compute this view instead of the handle's own.
+            at: as it was at an earlier version, read from the store; None: now.
 
         Raises:
-            InvalidArgumentError: the window's limit is a function, and returned no number of at least 1.
+            InvalidArgumentError: the window's limit is a function, and returned no number of at least 1; or `at` is no
+                version.
+            HistoryPrunedError: what the state at `at` takes was pruned.
+            ConflictError: the memory was never at `at`.
         """
-        return await self._core.read(self._name, self._window if window is None else window)
+        window = self._window if window is None else window
+        if at is not None:
+            return await messages_at(self._core, self._name, at, window)
+        return await self._core.read(self._name, window)
 
     def turn(
         self,
@@ -201,9 +193,3 @@ class ChatMemory:
         """Return its version, message count, size and times."""
         stats: MemoryStats = await self._core.submit(self._name, Request(STATS, window=EVERYTHING))
         return stats
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} id={self.id!r} namespace={self.namespace!r}>"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a handle belongs to its runtime and can't be pickled; send the id and make a new handle there")

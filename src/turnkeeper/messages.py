@@ -26,11 +26,13 @@ __all__ = [
     "known_count",
     "links_of",
     "make_lost_result",
+    "make_place",
     "place_message",
     "place_of",
     "remember_count",
     "restore_message",
     "same",
+    "split_place",
     "version_of",
 ]
 
@@ -314,6 +316,16 @@ def place_message(message: Message, version: int, index: int) -> None:
 def place_of(message: Message) -> int:
     """Return a number that grows along the log."""
     return message._place
+
+
+def make_place(version: int, index: int) -> int:
+    """Return the place of a message in the log, as `place_of` does."""
+    return version << _INDEX_BITS | index
+
+
+def split_place(place: int) -> tuple[int, int]:
+    """Return the entry's number and the index in there."""
+    return place >> _INDEX_BITS, place & (1 << _INDEX_BITS) - 1
 
 
 def version_of(message: Message) -> int:

@@ -7,12 +7,26 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from turnkeeper.errors import CompactionAbandonedError, ConflictError, TurnConflictError, WindowOverflowError
-from turnkeeper.log import ADD, CLEAR, COMPACT, SET, UNDO, Entry, Lease, Receipt, Slice, Version
-from turnkeeper.messages import Message
+from turnkeeper.compactable import Compactable, compactable
+from turnkeeper.errors import TurnConflictError, WindowOverflowError
+from turnkeeper.log import ADD, CLEAR, COMPACT, FORK, SET, UNDO, Details, Entry, Lease, Receipt, Removed, Slice, Version
+from turnkeeper.messages import Message, SystemMessage
 from turnkeeper.names import MemoryName
-from turnkeeper.requests import DELETE, LOOK_BACK, READ, TURN_ADD, TURN_READ, TURN_TRY, Request
-from turnkeeper.state import Compactable, Log
+from turnkeeper.requests import DELETE, FORK_OFF, LOOK_BACK, READ, TURN_ADD, TURN_READ, TURN_TRY, Request
+from turnkeeper.revising import (
+    REVISING,
+    Copy,
+    Fork,
+    Result,
+    Revision,
+    compact,
+    fork,
+    fork_off,
+    revise,
+    roll_back,
+    stale,
+)
+from turnkeeper.state import Log
 from turnkeeper.stats import MemoryStats
 from turnkeeper.windows import LimitedWindow, Messages, TurnWindow, Unbounded, Window
 
@@ -84,14 +98,15 @@ def apply(
 ) -> Plan:
     """Apply requests to `log` in order, as far as one slice reaches; the log's entries are tentative afterwards.
 
-    A slice ends before a delete, before a key that it already uses, before a request that needs older messages than
-    the log holds, and after `max_writers` writers. Entries are named by `random_bytes`, 16 each.
+    A slice ends before a delete, before and behind a fork, before a key that it already uses, before a request that
+    needs older messages than the log holds, and after `max_writers` writers. Entries are named by `random_bytes`, 16
+    each.
     """
     plan = Plan()
     keys: set[str] | None = None
     ids = random_bytes(16 * len(batch))
     for request in batch:
-        if len(plan.writers) == max_writers:
+        if len(plan.writers) == max_writers or (request.op == FORK and plan.consumed):
             break
         if request.key is not None:
             if keys is None:
@@ -111,6 +126,8 @@ def apply(
             break
         plan.answers.append((request, answer))
         plan.consumed += 1
+        if request.op == FORK:
+            break
     if plan.pruning is not None:
         plan.prune = _prunable(log, plan.pruning, name)
     return plan
@@ -139,9 +156,13 @@ def _answer(log: Log, request: Request, plan: Plan, name: MemoryName, ids: bytes
         # Several tasks of one turn may add at once, and then their entries share a slice.
         if not request.turn.follows(log.version, sum([entry.turn_id == turn_id for entry in plan.entries])):
             return conflicting(name, messages)
+    details = None
     if op in (ADD, TURN_ADD):
         if not messages:
             return Receipt(log.version, 0)
+        # Who reads the log from here on has to find the system message from before.
+        brings = isinstance(messages[-1], SystemMessage) or (len(messages) > 1 and _brings_system(messages))
+        system = log.system if brings else 0
         if isinstance(request.window, LimitedWindow):
             # With a key there has to be a receipt, and so an entry; the views ignore an equal system message anyway.
             if not request.window.whole_turns and request.key is None:
@@ -153,61 +174,93 @@ def _answer(log: Log, request: Request, plan: Plan, name: MemoryName, ids: bytes
                 return refusal
         else:
             log.append(messages)
+        if system and log.system != system:
+            details = Details(system=system)
     elif op == SET:
-        expected = request.if_version
-        if expected is not None and expected != log.version:
-            return ConflictError(
-                f"memory {name.id!r} (namespace {name.namespace!r}) is at version {log.version}, not {expected}: "
-                "read it again and decide anew"
-            )
+        if (refusal := stale(log, request, name)) is not None:
+            return refusal
         if isinstance(request.window, LimitedWindow):
             refusal = _write(log, request, messages, request.window, plan, name)
             if refusal is not None:
                 return refusal
         else:
             log.replace(messages)
-    elif op in (LOOK_BACK, COMPACT):
-        if request.when is not None and (settled := _is_short(log, request.when, plan, name)) is not False:
-            return settled
-        if not log.complete:
-            plan.lacking = EVERYTHING, None
-            return None
-        if op == LOOK_BACK:
-            return _look_back(log, request, name)
-        if request.seen is None or not log.still(request.seen):
-            return CompactionAbandonedError(
-                f"memory {name.id!r} (namespace {name.namespace!r}): what was summed up was replaced meanwhile; "
-                "nothing was changed"
-            )
-        request.to = request.seen.to
-        log.compact(request.to, messages)
-    elif op == UNDO:
-        if not log.complete:
-            plan.lacking = EVERYTHING, None
-            return None
-        if log.n == request.to or (request.at >= 0 and log.n != request.at):
-            return Receipt(log.version, 0)
-        log.undo(request.to)
     elif op == CLEAR:
         if log.complete and not log.count:
             return Receipt(log.version, 0)
         log.replace(())
+    elif op in REVISING or op in (COMPACT, UNDO, FORK):
+        revision = _revise(log, request, plan, name)
+        if isinstance(revision, Copy):
+            plan.entries.extend(revision.entries)
+            plan.writers.append(request)
+            return revision.answer
+        if not isinstance(revision, Revision):
+            return revision
+        _enter(plan, request, ids, revision.op, revision.messages, revision.details)
+        return revision.answer
     elif op == DELETE:
         return False  # there is no such memory
     else:
-        if not log.complete:
-            plan.lacking = EVERYTHING, None
-            return None
-        return MemoryStats(log.version, log.count, log.size, log.created_at, log.updated_at)
+        return _look(log, request, plan, name)
     # What a turn commits bit by bit may be taken back as a whole: nothing leaves before its end.
     lasts = request.turn is None or request.ends
     if request.prunes and lasts and isinstance(request.window, LimitedWindow):
         plan.pruning = request.window
-    entries = plan.entries
-    place = 16 * len(entries)
-    entries.append(Entry(ADD if turn_id else op, ids[place : place + 16], messages, request.key, request.to, turn_id))
-    plan.writers.append(request)
+    _enter(plan, request, ids, ADD if turn_id else op, messages, details, turn_id)
     return Receipt(log.version, len(messages))
+
+
+def _enter(
+    plan: Plan,
+    request: Request,
+    ids: bytes,
+    op: str,
+    messages: tuple[Message, ...],
+    details: Details | None,
+    turn_id: bytes = b"",
+) -> None:
+    place = 16 * len(plan.entries)
+    plan.entries.append(Entry(op, ids[place : place + 16], messages, request.key, details, turn_id))
+    plan.writers.append(request)
+
+
+def _brings_system(messages: tuple[Message, ...]) -> bool:
+    return any(isinstance(message, SystemMessage) for message in messages)
+
+
+def _revise(log: Log, request: Request, plan: Plan, name: MemoryName) -> Result | Copy:
+    """Apply what changes the past; it takes more than what the log holds to know some of it."""
+    result: Result = None
+    if request.op == FORK:
+        return fork(log, request, name)
+    if request.op in REVISING:
+        result = revise(log, request, name)
+    elif not log.complete:
+        pass
+    elif request.op == UNDO:
+        result = roll_back(log, request)
+    else:
+        result = compact(log, request, name)
+    if result is None:
+        plan.lacking = EVERYTHING, None
+    return result
+
+
+def _look(log: Log, request: Request, plan: Plan, name: MemoryName) -> Any:
+    """Answer what needs the whole state and changes nothing."""
+    if request.op == LOOK_BACK and request.about is not None:
+        settled = _is_short(log, request.about, plan, name)
+        if settled is not False:
+            return settled
+    if not log.complete:
+        plan.lacking = EVERYTHING, None
+        return None
+    if request.op == LOOK_BACK:
+        return _look_back(log, request, name)
+    if request.op == FORK_OFF:
+        return fork_off(log)
+    return MemoryStats(log.version, log.count, log.size, log.created_at, log.updated_at)
 
 
 def _read(log: Log, request: Request, plan: Plan, name: MemoryName) -> Messages | Exception | None:
@@ -238,7 +291,7 @@ def _look_back(log: Log, request: Request, name: MemoryName) -> Compactable | Ex
     window = request.window
     assert isinstance(window, TurnWindow)
     try:
-        return log.compactable(window, window.limit(name.id))
+        return compactable(log, window, window.limit(name.id))
     except Exception as error:  # a limit function of the user's
         return error
 
@@ -312,7 +365,7 @@ def _overflow(name: MemoryName, limit: int | None) -> WindowOverflowError:
 def _settled(answer: Any, log: Log) -> Any:
     if isinstance(answer, Compactable):
         return replace(answer, mid=log.mid)
-    if not isinstance(answer, (Messages, MemoryStats, Receipt)) or answer.version.n == 0:
+    if not isinstance(answer, (Messages, MemoryStats, Receipt, Removed, Fork)) or answer.version.n == 0:
         return answer  # of no row: there was no memory yet
     version = Version(log.mid, answer.version.n)
     if isinstance(answer, Messages):

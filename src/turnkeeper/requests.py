@@ -8,15 +8,15 @@ import anyio
 
 from turnkeeper.log import Key, Version
 from turnkeeper.messages import Message
-from turnkeeper.state import Compactable
 from turnkeeper.turnstile import ENQUEUE, OpenTurn
-from turnkeeper.windows import LimitedWindow, Window
+from turnkeeper.windows import Window
 
 __all__ = [
     "ABANDONED",
     "CLOSE_TURN",
     "DELETE",
     "DONE",
+    "FORK_OFF",
     "LOOK_BACK",
     "OPEN_TURN",
     "QUEUED",
@@ -27,6 +27,7 @@ __all__ = [
     "TURN_ADD",
     "TURN_READ",
     "TURN_TRY",
+    "UNDO_TURNS",
     "Request",
 ]
 
@@ -39,8 +40,10 @@ TURN_READ: Final = "turn read"
 TURN_TRY: Final = "turn try"
 READ: Final = "read"
 STATS: Final = "stats"
+FORK_OFF: Final = "fork off"
+UNDO_TURNS: Final = "undo turns"
 
-READING: Final = frozenset((READ, STATS, LOOK_BACK))
+READING: Final = frozenset((READ, STATS, LOOK_BACK, FORK_OFF))
 """What changes nothing, and so waits for nobody's turn."""
 
 QUEUED: Final = 0
@@ -67,10 +70,7 @@ class Request:
         prunes: whether what the window evicts leaves the store as well.
         turn: the turn that it opens, or belongs to.
         on_busy: what an opening does while another turn is open.
-        to: for an undo: the entry to whose state it goes back.
-        at: for an undo: the entry at which the log has to stand, or nothing is done; -1: any.
-        seen: for a compaction: what its messages sum up.
-        when: for a compaction: the window that has to hide something, or there is nothing to do; None: do it anyway.
+        about: what its op needs besides, as the function says that applies it (`plan` and `revising`).
         ends: whether the turn ends with it, whatever its outcome.
         state: QUEUED, TAKEN, ABANDONED or DONE.
         done: set when the answer is there; made when the request enters its event loop.
@@ -78,7 +78,7 @@ class Request:
     """
 
     __slots__ = (
-        "at",
+        "about",
         "done",
         "ends",
         "error",
@@ -89,12 +89,9 @@ class Request:
         "op",
         "prunes",
         "result",
-        "seen",
         "size",
         "state",
-        "to",
         "turn",
-        "when",
         "window",
     )
 
@@ -112,6 +109,7 @@ class Request:
         turn: OpenTurn | None = None,
         on_busy: str = ENQUEUE,
         ends: bool = False,
+        about: Any = None,
     ) -> None:
         self.op: str = op
         self.messages: tuple[Message, ...] = messages
@@ -123,10 +121,7 @@ class Request:
         self.turn: OpenTurn | None = turn
         self.on_busy: str = on_busy
         self.ends: bool = ends
-        self.to: int = 0
-        self.at: int = -1
-        self.seen: Compactable | None = None
-        self.when: LimitedWindow | None = None
+        self.about: Any = about
         self.state: int = QUEUED
         self.result: Any = None
         self.error: Exception | None = None

@@ -9,7 +9,7 @@ from contextvars import Context
 from functools import partial
 from threading import get_ident
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 from weakref import WeakSet
 
 import anyio
@@ -43,6 +43,8 @@ from turnkeeper.turnstile import OpenTurn
 from turnkeeper.windows import Messages, Window
 
 __all__ = ["RuntimeCore", "make_core"]
+
+T = TypeVar("T")
 
 logger: Final[logging.Logger] = logging.getLogger("turnkeeper")
 
@@ -421,6 +423,17 @@ class RuntimeCore:
         """
         self.check_usable()
         return await self._reader.receipt(name, key)
+
+    async def look_up(self, job: Callable[[Store], T]) -> T:
+        """Run a function of the store in its reading thread, and return what it returns, or raise it.
+
+        What is acknowledged is there; what is under way may be, or not yet. A cancelled caller has changed nothing.
+
+        Raises:
+            StoreError: the store can't be read.
+        """
+        self.check_usable()
+        return await self._reader.run(job)
 
     def leave_turn(self, turn: OpenTurn) -> None:
         """End a turn without a trace of what it had not committed."""

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from bisect import bisect_left
 from typing import Final, TypeAlias
 
-import msgspec
-
 from turnkeeper.log import Head, Version
-from turnkeeper.messages import Message, SystemMessage, place_message, version_of
-from turnkeeper.windows import LimitedWindow, Messages, TurnWindow, Window
-from turnkeeper.windows.rendering import rendered
-from turnkeeper.windows.transcript import Exchange, Transcript, unit_version
+from turnkeeper.messages import Message, SystemMessage, place_message, place_of, split_place, version_of
+from turnkeeper.windows import LimitedWindow, Messages, Window
+from turnkeeper.windows.transcript import Transcript
 from turnkeeper.windows.view import View, view_of
 
-__all__ = ["Compactable", "Log", "Mark"]
+__all__ = ["Log", "Mark"]
 
 
 _SLACK: Final = 64
@@ -26,27 +22,9 @@ _UNUSED: Final = 256
 """Units that come while nobody looks through a window, until what was kept for it is dropped."""
 
 
-Mark: TypeAlias = tuple[int, int, int, int, list[Message], int, Transcript, int]
+Mark: TypeAlias = tuple[int, int, int, int, dict[int, int], list[Message], int, Transcript, int]
 
-
-class Compactable(msgspec.Struct, frozen=True, gc=False):
-    """The older part of a log, to be summed up.
-
-    Attributes:
-        messages: as a window shows them, without the current system message.
-        summary: what stands for what was before them already.
-        to: number of the last entry among them.
-        mid: the memory's row.
-        base: number of the entry that starts the state.
-        count: how many messages lie before `to`, and how many results the calls among them have.
-    """
-
-    messages: tuple[Message, ...]
-    summary: tuple[Message, ...]
-    to: int
-    mid: int
-    base: int
-    count: int
+_NO_EDITS: Final[dict[int, int]] = {}
 
 
 class Log:
@@ -58,19 +36,24 @@ class Log:
         base: number of the entry that starts the state.
         size: bytes of the encoded messages held.
         after: all entries behind this one are held; -1: the whole state is.
+        missing_system: number of the entry with the system message that was current before the messages held, where
+            another has taken its place and it was not read; 0: there is none, or it is known.
+        transcript: the messages held, paired. Others only read it.
         created_at: microseconds since the epoch, 0 while there is no row.
         updated_at: the same of the last committed entry.
     """
 
     __slots__ = (
+        "_edited",
         "_messages",
-        "_transcript",
         "after",
         "base",
         "created_at",
         "mid",
+        "missing_system",
         "n",
         "size",
+        "transcript",
         "updated_at",
     )
 
@@ -81,10 +64,13 @@ class Log:
         self.base: int = 0
         self.size: int = 0
         self.after: int = -1
+        self.missing_system: int = 0
         self.created_at: int = head.created_at if head else 0
         self.updated_at: int = head.updated_at if head else 0
+        # Entries that edited a system message, by its place: where to read what it says now. Replaced, never changed.
+        self._edited: dict[int, int] = _NO_EDITS
         self._messages: list[Message] = []
-        self._transcript: Transcript = Transcript()
+        self.transcript: Transcript = Transcript()
 
     @property
     def complete(self) -> bool:
@@ -99,13 +85,17 @@ class Log:
     @property
     def system(self) -> int:
         """Number of the entry with the current system message, 0 without one."""
-        system = self._transcript.system
-        return 0 if system is None else version_of(system)
+        system = self.transcript.system
+        return 0 if system is None else self.entry_of(system)
+
+    def entry_of(self, system: Message) -> int:
+        """Return the number of the entry that has what a system message says now."""
+        return self._edited.get(place_of(system)) or version_of(system)
 
     @property
     def count(self) -> int:
         """How many messages are held, with the summary and the system message that stand for older ones."""
-        transcript = self._transcript
+        transcript = self.transcript
         older = transcript.system is not None and transcript.system_at < 0
         return len(self._messages) + len(transcript.summary) + older
 
@@ -113,6 +103,19 @@ class Log:
     def messages(self) -> tuple[Message, ...]:
         """The messages held, as they were added."""
         return tuple(self._messages)
+
+    @property
+    def last(self) -> Message | None:
+        """The last message, if any is held."""
+        return self._messages[-1] if self._messages else None
+
+    def messages_from(self, place: int) -> tuple[Message, ...]:
+        """Return those of the messages held that stand at this place or behind it."""
+        return tuple([message for message in self._messages if place_of(message) >= place])
+
+    def messages_until(self, version: int) -> tuple[Message, ...]:
+        """Return those of the messages held that came with entries up to this one."""
+        return tuple([message for message in self._messages if version_of(message) <= version])
 
     # Taking entries
 
@@ -149,32 +152,79 @@ class Log:
         self.after = -1
         # New ones, so that the old ones are whole for a rollback.
         self._messages = []
-        self._transcript = Transcript()
+        self.transcript = Transcript()
         if self._take(messages, window, limit, judging):
             return True
         self.rollback(mark)
         return False
 
-    def undo(self, to: int, messages: tuple[Message, ...] = ()) -> None:
-        """Take the next entry, one that goes back to the state after entry `to`, which is not before `base`.
+    def fork(self, messages: tuple[Message, ...], leads: bool, summary: int) -> None:
+        """Take the next entry, one that starts the state with another memory's: a system message, a summary, the rest.
 
-        Costs a step for each message kept.
+        Args:
+            messages: all of them, in this order.
+            leads: whether the first is a system message that stands before all others.
+            summary: how many behind that are the summary.
         """
-        transcript = self._transcript
         self.n += 1
-        kept = [message for message in self._messages if version_of(message) <= to]
+        self.base = self.n
+        self.after = -1
+        for index, message in enumerate(messages):
+            place_message(message, self.n, index)
+        rest = leads + summary
+        self._rebuild(list(messages[rest:]), Transcript(messages[0] if leads else None, messages[leads:rest]))
+
+    def undo(self, cut: int) -> tuple[Message, ...]:
+        """Take the next entry, one that takes off all messages at this place and behind it; return them.
+
+        What stands for messages before those held stays. Costs a step for each message kept.
+        """
+        self.n += 1
+        transcript = self.transcript
+        kept = [message for message in self._messages if place_of(message) < cut]
+        removed = tuple([message for message in self._messages if place_of(message) >= cut])
         self._rebuild(kept, Transcript(transcript.system_before, transcript.summary))
-        self._take(messages, None, None, False)
+        return removed
+
+    def remove(self, places: frozenset[int]) -> None:
+        """Take the next entry, one that takes messages out; those not held are not missed."""
+        self.n += 1
+        transcript = self.transcript
+        kept = [message for message in self._messages if place_of(message) not in places]
+        summary = tuple([message for message in transcript.summary if place_of(message) not in places])
+        before = transcript.system_before
+        if before is not None and place_of(before) in places:
+            before = None
+        self._rebuild(kept, Transcript(before, summary))
+
+    def edit(self, place: int, message: Message, *, current: bool) -> None:
+        """Take the next entry, one that puts a message in the place of an earlier one; nothing where that is not held.
+
+        Args:
+            place: of the earlier one; the new one takes it over.
+            message: the new one.
+            current: whether the earlier one was the current system message.
+        """
+        self.n += 1
+        place_message(message, *split_place(place))
+        if isinstance(message, SystemMessage):
+            self._edited = {**self._edited, place: self.n}
+        transcript = self.transcript
+        before = transcript.system_before
+        if before is not None and place_of(before) == place:
+            before = message
+        elif current and transcript.system_at < 0:
+            before = message  # also where what it said was not read
+        kept = [message if place_of(each) == place else each for each in self._messages]
+        summary = tuple([message if place_of(each) == place else each for each in transcript.summary])
+        self._rebuild(kept, Transcript(before, summary))
 
     def compact(self, to: int, summary: tuple[Message, ...]) -> None:
         """Take the next entry, one that puts a summary in the place of everything up to entry `to`.
 
-        The current system message stays. Costs a step for each message kept.
+        The system message that was current then stays. Costs a step for each message kept.
         """
-        transcript = self._transcript
-        system = transcript.system
-        if system is not None and transcript.system_at >= 0 and version_of(system) > to:
-            system = None  # it comes again with its entry, which is held
+        system = self.system_until(to)
         self.n += 1
         self.base = self.n
         if self.after <= to:
@@ -184,9 +234,19 @@ class Log:
         kept = [message for message in self._messages if version_of(message) > to]
         self._rebuild(kept, Transcript(system, summary))
 
+    def system_until(self, to: int) -> Message | None:
+        """Return the system message that was current after entry `to`, as far as it is held."""
+        system = self.transcript.system_before
+        for message in self._messages:
+            if version_of(message) > to:
+                break
+            if isinstance(message, SystemMessage) and (system is None or message != system):
+                system = message
+        return system
+
     def _rebuild(self, kept: list[Message], transcript: Transcript) -> None:
         # New ones, so that the old ones are whole for a rollback.
-        self._messages, self._transcript = kept, transcript
+        self._messages, self.transcript = kept, transcript
         older = transcript.summary if transcript.system is None else (transcript.system, *transcript.summary)
         self.size = sum([len(message.raw) for message in (*older, *kept)])
         for message in kept:
@@ -195,7 +255,7 @@ class Log:
     def _take(
         self, messages: tuple[Message, ...], window: Window | None, limit: int | None, judging: bool
     ) -> bool | None:
-        transcript, n = self._transcript, self.n
+        transcript, n = self.transcript, self.n
         shown = [(view, view.shown) for view in transcript.views] if judging else []
         view = None if window is None else view_of(window, transcript)
         for index, message in enumerate(messages):
@@ -217,23 +277,24 @@ class Log:
 
     def _take_back(self, count: int) -> None:
         for _ in range(count):
-            self._transcript.pop()
+            self.transcript.pop()
             self.size -= len(self._messages.pop().raw)
 
     def begin(self) -> Mark:
         """Begin a round of tentative entries: what is held now stays. Return what `rollback` goes back to."""
-        transcript, messages = self._transcript, self._messages
+        transcript, messages = self.transcript, self._messages
         transcript.trail.clear()
-        return self.n, self.base, self.size, self.after, messages, len(messages), transcript, 0
+        return self.n, self.base, self.size, self.after, self._edited, messages, len(messages), transcript, 0
 
     def mark(self) -> Mark:
         """Note where the log stands, between tentative entries."""
-        transcript = self._transcript
+        transcript = self.transcript
         return (
             self.n,
             self.base,
             self.size,
             self.after,
+            self._edited,
             self._messages,
             len(self._messages),
             transcript,
@@ -242,9 +303,9 @@ class Log:
 
     def rollback(self, mark: Mark) -> None:
         """Drop all entries since `mark`; costs one step for each message dropped."""
-        self.n, self.base, self.size, self.after, self._messages, count, self._transcript, pushed = mark
-        while self._transcript.pushed > pushed:
-            self._transcript.pop()
+        self.n, self.base, self.size, self.after, self._edited, self._messages, count, self.transcript, pushed = mark
+        while self.transcript.pushed > pushed:
+            self.transcript.pop()
         del self._messages[count:]
 
     def settle(self, mid: int, at: int) -> bool:
@@ -256,61 +317,22 @@ class Log:
         self.created_at = at
         return True
 
-    # Compacting
-
-    def compactable(self, keep: TurnWindow, limit: int) -> Compactable | None:
-        """Return what may be summed up so that a window has room for the rest; None: nothing. Needs all messages.
-
-        Only whole turns, and so closed exchanges; never the current one, and whole entries.
-        """
-        view, transcript = self._settled(keep, limit), self._transcript
-        turns = transcript.turns
-        place = bisect_left(turns, view.first(transcript))
-        while 0 < place < len(turns) and not self._opens_entry(turns[place]):
-            place -= 1
-        if place == 0 or not turns:
-            return None  # what stands before the first turn goes with it
-        first = turns[place]
-        to = transcript.version(first) - 1
-        units = [unit for unit in transcript.units[: first - transcript.start] if unit_version(unit) <= to]
-        seen = tuple(rendered(units, transcript.system))
-        if not seen:
-            return None
-        return Compactable(seen, transcript.summary, to, self.mid, self.base, self._count_until(to))
-
-    def _opens_entry(self, number: int) -> bool:
-        """Tell whether no message of an earlier turn is in the entry in which this turn begins."""
-        transcript = self._transcript
-        version = transcript.version(number)
-        while number > transcript.start and transcript.version(number - 1) == version:
-            number -= 1
-            if not isinstance(transcript.units[number - transcript.start], SystemMessage):
-                return False
-        return True
-
-    def still(self, compactable: Compactable) -> bool:
-        """Tell whether what was to be summed up is what it was. Needs all messages."""
-        return (
-            self.base == compactable.base
-            and self.mid == compactable.mid
-            and self._count_until(compactable.to) == compactable.count
-        )
-
-    def _count_until(self, version: int) -> int:
-        units = self._transcript.units
-        answered = [len(unit.results) for unit in units if isinstance(unit, Exchange) and unit_version(unit) <= version]
-        return sum([version_of(message) <= version for message in self._messages]) + sum(answered)
-
     # Reading
+
+    def settled(self, window: Window, limit: int | None) -> View:
+        """Return what a window with this limit has made of the messages held."""
+        view = view_of(window, self.transcript)
+        view.settle(self.transcript, limit)
+        return view
 
     def covers(self, window: Window, limit: int | None) -> bool:
         """Tell whether everything is held that this window shows."""
-        view = self._settled(window, limit)
-        return view.covered(self._transcript, self.complete)
+        view = self.settled(window, limit)
+        return view.covered(self.transcript, self.complete)
 
     def hides(self, window: LimitedWindow, limit: int) -> bool:
         """Tell whether the state has more than a window shows; True as well where what is held does not tell."""
-        view, transcript = self._settled(window, limit), self._transcript
+        view, transcript = self.settled(window, limit), self.transcript
         first = 0 if not window.whole_turns or not transcript.turns else transcript.turns[0] - transcript.start
         return not self.complete or view.first(transcript) > transcript.start + first
 
@@ -319,22 +341,17 @@ class Log:
 
         Costs one step for each message that came or left since the last look, and the tuple.
         """
-        transcript = self._transcript
+        transcript = self.transcript
         return view_of(window, transcript).look(transcript, limit, self.complete, self.version)
-
-    def _settled(self, window: Window, limit: int | None) -> View:
-        view = view_of(window, self._transcript)
-        view.settle(self._transcript, limit)
-        return view
 
     def view_with(self, messages: tuple[Message, ...], window: Window, limit: int | None) -> Messages | None:
         """Return what a window would show with these messages at the end; None: older ones are needed."""
-        shown = [(view, view.shown) for view in self._transcript.views]
+        shown = [(view, view.shown) for view in self.transcript.views]
         version, mark = self.version, self.mark()
         self.append(messages)
-        seen = self._settled(window, limit).look(self._transcript, limit, self.complete, version)
+        seen = self.settled(window, limit).look(self.transcript, limit, self.complete, version)
         self.rollback(mark)
-        self._settled(window, limit)
+        self.settled(window, limit)
         for view, was in shown:
             view.shown = was  # so that other readers find the same object
         return seen
@@ -342,7 +359,7 @@ class Log:
     def renamed(self, view: Messages, version: Version) -> Messages:
         """Return a view with the version that it turned out to have; the next read finds the same object."""
         renamed = Messages(view, version, view.overflow)
-        for known in self._transcript.views:
+        for known in self.transcript.views:
             if known.shown is view:
                 known.shown = renamed
         return renamed
@@ -351,19 +368,19 @@ class Log:
         """Find the objects that another log at the same version returned, where they show the same."""
         if other.version != self.version:
             return
-        for view in reversed(other._transcript.views):
+        for view in reversed(other.transcript.views):
             shown = view.shown
             if shown is not None and shown.version == self.version:
                 with contextlib.suppress(Exception):  # a window of the user's: its next read tells
                     again = self.view(view.window, view.limit)
                     if again is not None and (again, again.overflow) == (shown, shown.overflow):
-                        view_of(view.window, self._transcript).shown = shown
+                        view_of(view.window, self.transcript).shown = shown
 
     def without_equal_system(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """Leave out the system messages that equal the one that is current when they come."""
         if not any(isinstance(message, SystemMessage) for message in messages):
             return messages
-        current, kept = self._transcript.system, []
+        current, kept = self.transcript.system, []
         for message in messages:
             if isinstance(message, SystemMessage):
                 if current is not None and message == current:
@@ -377,7 +394,7 @@ class Log:
 
         What a window needs after all, because its limit rose or it is a new one, is loaded again.
         """
-        transcript = self._transcript
+        transcript = self.transcript
         if len(transcript.units) <= _SLACK or not transcript.views:
             return
         # What nobody has looked through for long does not hold anything; it is made anew when it is wanted.
@@ -392,9 +409,9 @@ class Log:
 
     def prunable(self, window: Window, limit: int) -> int:
         """Return the number of the entry before which this window shows none, but for the system message; 0: none."""
-        if self._transcript.summary:
+        if self.transcript.summary:
             return 0  # the entry that sums up stands behind some that it left
-        view, transcript = self._settled(window, limit), self._transcript
+        view, transcript = self.settled(window, limit), self.transcript
         if not view.covered(transcript, self.complete):
             return 0
         first = view.first(transcript)
@@ -409,7 +426,7 @@ class Log:
 
     def _let_go(self, version: int) -> None:
         """Drop the entries before this version. A result that came later for a call that goes is hidden with it."""
-        transcript = self._transcript
+        transcript = self.transcript
         first = transcript.start
         while first < transcript.end and transcript.version(first) < version:
             first += 1
@@ -430,4 +447,16 @@ class Log:
         self.n = after or first - 1
         self.base = head.base
         self.after = after or -1
+        if system is not None and version_of(system) != head.system:
+            self._edited = {place_of(system): head.system}
         self._rebuild([], Transcript(system, summary))
+
+    def recall(self, system: Message, version: int) -> None:
+        """Take note of the system message before the messages held, which entry `version` has; see `missing_system`."""
+        if version_of(system) != version:
+            self._edited = {**self._edited, place_of(system): version}
+        transcript = self.transcript
+        transcript.system_before = system
+        if transcript.system is None:
+            transcript.system = system
+        self.missing_system = 0

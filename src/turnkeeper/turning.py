@@ -185,10 +185,9 @@ class TurnLedger(Ledger):
 
     async def _undo(self, to: int, at: int) -> Exception | None:
         """Take back the entries after `to` by one that says so; return what prevented it."""
-        undoing = Request(UNDO, window=EVERYTHING)
+        undoing = Request(UNDO, window=EVERYTHING, about=(to, at))
         undoing.state = TAKEN
         undoing.done = self._services.make_event()
-        undoing.to, undoing.at = to, at
         self._adopt(undoing)
         left = [undoing]
         while left and self._log is not None and self._corrupt is None:

@@ -8,15 +8,26 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from turnkeeper.errors import InvalidArgumentError
-from turnkeeper.log import ADD, SET, Key, Version
+from turnkeeper.history import check_version
+from turnkeeper.log import ADD, EDIT, POP, REMOVE, SET, Key, Version
 from turnkeeper.messages import Message, encode_messages
 from turnkeeper.names import MAX_NAME_BYTES
-from turnkeeper.requests import Request
+from turnkeeper.requests import UNDO_TURNS, Request
 from turnkeeper.runtime import RuntimeCore
 from turnkeeper.windows import HISTORIES, LimitedWindow, Window
 from turnkeeper.windows.base import check_choice
 
-__all__ = ["add_request", "encode_batch", "make_key", "set_request", "window_and_pruning"]
+__all__ = [
+    "add_request",
+    "edit_request",
+    "encode_batch",
+    "make_key",
+    "pop_request",
+    "remove_request",
+    "set_request",
+    "undo_request",
+    "window_and_pruning",
+]
 
 _NOT_IN_A_KEY: Final = re.compile("[\0\ud800-\udfff]")
 
@@ -53,8 +64,7 @@ def set_request(
     idempotency_key: str | None,
 ) -> Request:
     """Validate, encode and count a set, in the caller's task or thread."""
-    if if_version is not None and not isinstance(if_version, Version):
-        raise InvalidArgumentError(f"if_version must be a Version or None, not {type(if_version).__name__}")
+    check_version(if_version)
     if messages == (None,):
         messages = ()
     batch = encode_batch(messages, window)
@@ -62,6 +72,39 @@ def set_request(
         raise InvalidArgumentError("set needs at least one message; to empty a memory, use clear()")
     key = None if idempotency_key is None else make_key(SET, batch, idempotency_key)
     return Request(SET, batch, key=key, if_version=if_version, window=window, prunes=prunes)
+
+
+def undo_request(turns: int, window: Window, if_version: Version | None) -> Request:
+    """Check the arguments of an undo."""
+    if not isinstance(turns, int) or isinstance(turns, bool) or turns < 1:
+        raise InvalidArgumentError("turns must be a whole number of at least 1")
+    return Request(UNDO_TURNS, window=window, if_version=check_version(if_version), about=turns)
+
+
+def pop_request(window: Window, if_version: Version | None) -> Request:
+    """Check the arguments of a pop."""
+    return Request(POP, window=window, if_version=check_version(if_version))
+
+
+def edit_request(message_id: str, message: Any, window: Window, if_version: Version | None) -> Request:
+    """Validate, encode and count what takes another message's place."""
+    batch = encode_batch((message,), window)
+    if len(batch) != 1:
+        raise InvalidArgumentError("an edit takes one message")
+    check_message_id(message_id)
+    return Request(EDIT, batch, window=window, if_version=check_version(if_version), about=message_id)
+
+
+def remove_request(message_id: str, window: Window, if_version: Version | None) -> Request:
+    """Check the arguments of a removal."""
+    check_message_id(message_id)
+    return Request(REMOVE, window=window, if_version=check_version(if_version), about=message_id)
+
+
+def check_message_id(message_id: object) -> None:
+    """Refuse what is no message's id."""
+    if not isinstance(message_id, str) or not message_id:
+        raise InvalidArgumentError("a message's id is a non-empty str, such as message.id")
 
 
 def encode_batch(messages: tuple[Any, ...], window: Window) -> tuple[Message, ...]:

@@ -88,8 +88,10 @@ class State:
         self.rest = [said for said in self.rest if version(said) <= to]
 
     def compact(self, to: int, summary: Sequence[Fields]) -> None:
-        current = self.system
-        self.before = current if current is not None and (current is self.before or version(current) <= to) else None
+        older = [] if self.before is None else [self.before]
+        older += [said for said in self.rest if version(said) <= to]
+        index = current_system(older)
+        self.before = None if index is None else older[index]
         self.n += 1
         self.base = self.n
         self.summary = [Said(f"{self.n}.{index}", fields) for index, fields in enumerate(summary)]
@@ -176,13 +178,10 @@ class Twins:
 
     async def undo(self, back: int) -> None:
         to = max(self.state.base, self.state.n - back)
-        taken_back = [said for said in self.state.rest if version(said) > to]
-        if to == self.state.n or (self.state.before is not None and any(said.role == "system" for said in taken_back)):
-            # Nothing to take back; or the system message from before is not loaded once another has taken its place.
+        if to == self.state.n:
             return
         for memory in self.memories:
-            request = Request(UNDO, window=EVERYTHING)
-            request.to = to
+            request = Request(UNDO, window=EVERYTHING, about=(to, -1))
             await self.runtime._core.submit(memory_name(memory.id, ""), request)
         self.state.undo(to)
 

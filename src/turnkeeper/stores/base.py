@@ -92,8 +92,16 @@ class Store(ABC):
         """List up to `limit` memories in byte order of (namespace, id), from behind `after`; None: all namespaces."""
 
     @abstractmethod
-    def entries(self, mid: int, *, after: int, limit: int) -> list[StoredEntry]:
-        """Read up to `limit` entries behind version `after`, in order, whether the state shows them or not."""
+    def entries(self, mid: int, *, after: int, limit: int, before: int = 0, newest: bool = False) -> list[StoredEntry]:
+        """Read entries whether the state shows them or not, in order of version.
+
+        Args:
+            mid: the memory's row; without one there are none.
+            after: only entries with a higher version.
+            limit: at most so many: the oldest of them,
+            newest: or the newest.
+            before: only entries with a lower version; 0: no bound.
+        """
 
     @abstractmethod
     def describe(self) -> str:

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from turnkeeper.log import (
     COMPACT,
+    FORK,
     Committed,
     Conflict,
     Duplicate,
@@ -25,7 +26,7 @@ from turnkeeper.log import (
     Unknown,
     Version,
     encode_payload,
-    summed_up_to,
+    first_entry,
 )
 from turnkeeper.names import MemoryName
 from turnkeeper.stores.base import Listed, Store
@@ -88,6 +89,7 @@ class InMemoryStore(Store):
         self._clock = clock
         self._rows: dict[MemoryName, _Row] = {}
         self._receipts: dict[tuple[MemoryName, str], tuple[StoredReceipt, float]] = {}
+        self._by_mid: dict[int, _Row] = {}
         self._last_mid = 0
         # Rows are appended to, so names are sorted only when somebody lists them.
         self._order: list[MemoryName] | None = None
@@ -115,12 +117,12 @@ class InMemoryStore(Store):
         at = max(int(now * 1e6), slice_.not_before)
         if slice_.delete:
             if row is not None:
-                del self._rows[slice_.name]
+                del self._rows[slice_.name], self._by_mid[row.mid]
                 self._order = None
             return Committed(slice_.mid, at)
         if row is None:
             self._last_mid += 1
-            row = self._rows[slice_.name] = _Row(self._last_mid, at)
+            row = self._rows[slice_.name] = self._by_mid[self._last_mid] = _Row(self._last_mid, at)
             self._order = None
         row.entries.extend(slice_.entries)
         row.times.extend([at] * len(slice_.entries))
@@ -174,10 +176,9 @@ class InMemoryStore(Store):
         last = row.version
         if known is not None and known.mid == row.mid and row.base <= known.n:
             return Loaded(row.head(), known.n, row.stored(known.n + 1, last), continues=True)
-        base, start = max(row.base, 1), None
-        if row.base and row.entries[row.base - 1 - row.pruned].op == COMPACT:
-            start = row.stored(row.base, row.base)[0]
-            base = summed_up_to(start) + 1
+        opening = row.entries[row.base - 1 - row.pruned].op if row.base else ""
+        start = row.stored(row.base, row.base)[0] if opening in (COMPACT, FORK) else None
+        base = first_entry(start, row.base)
         first = max(base, last + 1 - query.newest) if query.newest else base
         system = row.stored(row.system, row.system)[0] if 0 < row.system < first else None
         if start is not None and start.version >= first:
@@ -204,10 +205,17 @@ class InMemoryStore(Store):
             listed.append(Listed(name, self._rows[name].head()))
         return listed
 
-    def entries(self, mid: int, *, after: int, limit: int) -> list[StoredEntry]:
+    def entries(self, mid: int, *, after: int, limit: int, before: int = 0, newest: bool = False) -> list[StoredEntry]:
         """Read a memory's log."""
-        row = next((row for row in self._rows.values() if row.mid == mid), None)
-        return [] if row is None else list(row.stored(after + 1, row.version))[:limit]
+        row = self._by_mid.get(mid)
+        if row is None:
+            return []
+        last = min(row.version, before - 1) if before else row.version
+        left = [entry for entry in row.kept if after < entry.version <= last]
+        first = max(after, row.pruned) + 1
+        if newest:
+            return [*left, *row.stored(max(first, last + 1 - limit), last)][-limit:]
+        return [*left, *row.stored(first, min(last, first + limit - 1))][:limit]
 
     def describe(self) -> str:
         """Say what this is."""

@@ -13,8 +13,9 @@ from urllib.parse import quote
 
 from turnkeeper.errors import StoreError, StoreFormatError, StoreInUseError, StoreUnavailableError
 from turnkeeper.log import (
-    ADD,
     COMPACT,
+    FORK,
+    STARTING,
     Committed,
     Duplicate,
     Entry,
@@ -30,7 +31,7 @@ from turnkeeper.log import (
     Unknown,
     Version,
     encode_payload,
-    summed_up_to,
+    first_entry,
 )
 from turnkeeper.names import MemoryName
 from turnkeeper.stores import sqlite_leases as leases
@@ -62,6 +63,11 @@ _DROP_EXPIRED: Final = (
 _RECEIPT: Final = "SELECT mid, version, count, digest FROM receipt WHERE name_digest = ? AND key = ? AND expires_at > ?"
 _HEAD: Final = "SELECT mid, version, base, system, created_at, updated_at FROM head WHERE namespace = ? AND id = ?"
 _ENTRIES: Final = "SELECT version, op, entry_id, payload, at FROM entry WHERE mid = ? AND version >= ? ORDER BY version"
+_PAGE: Final = (
+    "SELECT version, op, entry_id, payload, at FROM entry WHERE mid = ? AND version > ? AND version < ? "
+    "ORDER BY version {} LIMIT ?"
+)
+_NO_BOUND: Final = 2**63 - 1
 _NEWEST: Final = (
     "SELECT version, op, entry_id, payload, at FROM entry WHERE mid = ? AND version >= ? ORDER BY version DESC LIMIT ?"
 )
@@ -380,12 +386,8 @@ class SQLiteStore(Store):
         if known is not None and known.mid == head.mid and head.base <= known.n:
             rows = connection.execute(_ENTRIES, (head.mid, known.n + 1)) if known.n < head.version else ()
             return Loaded(head, known.n, tuple([StoredEntry(*row) for row in rows]), continues=True)
-        base = max(head.base, 1)
-        start = self._entry(connection, head.mid, base) if head.base else None
-        if start is not None and start.op == COMPACT:
-            base = summed_up_to(start) + 1
-        else:
-            start = None
+        start = self._entry(connection, head.mid, head.base) if head.base else None
+        base = first_entry(start, head.base)
         if query.newest:
             rows = reversed(connection.execute(_NEWEST, (head.mid, base, query.newest)).fetchall())
         else:
@@ -394,10 +396,10 @@ class SQLiteStore(Store):
         first = entries[0].version if len(entries) == query.newest > 0 else base
         system = self._entry(connection, head.mid, head.system) if 0 < head.system < first else None
         older = False
-        if start is None and first == base > 1 and entries and entries[0].op == ADD:
+        if first == base > 1 and (start is None or start.op not in STARTING):
             older = self._entry(connection, head.mid, base - 1) is not None and base - 1 != head.system
-        if start is not None and start.version >= first:
-            start = None  # it is among them
+        if start is not None and (start.version >= first or start.op not in (COMPACT, FORK)):
+            start = None  # it is among them, or has nothing to show besides
         return Loaded(head, 0 if first == base else first - 1, entries, system, older=older, start=start)
 
     def _entry(self, connection: sqlite3.Connection, mid: int, version: int) -> StoredEntry | None:
@@ -429,12 +431,13 @@ class SQLiteStore(Store):
             rows = connection.execute(_LIST.format(only), (*start, *values, limit))
             return [Listed(MemoryName(row[0], row[1]), Head(*row[2:])) for row in rows]
 
-    def entries(self, mid: int, *, after: int, limit: int) -> list[StoredEntry]:
+    def entries(self, mid: int, *, after: int, limit: int, before: int = 0, newest: bool = False) -> list[StoredEntry]:
         """Read a memory's log."""
         connection = self._reading()
+        direction = "DESC" if newest else "ASC"
         with self._translating("entries"):
-            rows = connection.execute(f"{_ENTRIES} LIMIT ?", (mid, after + 1, limit))
-            return [StoredEntry(*row) for row in rows]
+            rows = connection.execute(_PAGE.format(direction), (mid, after, before or _NO_BOUND, limit)).fetchall()
+            return [StoredEntry(*row) for row in (reversed(rows) if newest else rows)]
 
     # Looking at the database itself
 

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from turnkeeper.errors import InvalidArgumentError, StoreUnavailableError
 from turnkeeper.log import Outcome, Slice, StoredEntry, StoredReceipt
@@ -180,8 +180,8 @@ class FaultStore(Store):
     def names(self, *, namespace: str | None, after: MemoryName | None, limit: int) -> list[Listed]:  # noqa: D102
         return self._pass_on("names", lambda: self.wrapped.names(namespace=namespace, after=after, limit=limit))
 
-    def entries(self, mid: int, *, after: int, limit: int) -> list[StoredEntry]:  # noqa: D102
-        return self._pass_on("entries", lambda: self.wrapped.entries(mid, after=after, limit=limit))
+    def entries(self, mid: int, **page: Any) -> list[StoredEntry]:  # noqa: D102
+        return self._pass_on("entries", lambda: self.wrapped.entries(mid, **page))
 
     def describe(self) -> str:  # noqa: D102
         return self.wrapped.describe()

@@ -1,0 +1,262 @@
+"""Changes to what was said: turns undone, messages popped, edited, removed, and memories forked. Pure.
+
+Each takes one entry. A function here applies a request to a log and says what entry it makes; what it is `about` stands
+in its docstring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+import msgspec
+
+from turnkeeper.compactable import Compactable, unchanged
+from turnkeeper.errors import (
+    CompactionAbandonedError,
+    ConflictError,
+    InvalidMessageError,
+    MemoryExistsError,
+    MessageNotFoundError,
+)
+from turnkeeper.folding import apply_entry
+from turnkeeper.log import COMPACT, EDIT, FORK, POP, REMOVE, UNDO, Details, Entry, Receipt, Removed, Version
+from turnkeeper.messages import (
+    Message,
+    SystemMessage,
+    encode_messages,
+    links_of,
+    make_place,
+    place_of,
+    same,
+    split_place,
+)
+from turnkeeper.names import MemoryName
+from turnkeeper.requests import UNDO_TURNS, Request
+from turnkeeper.state import Log
+from turnkeeper.windows.transcript import Exchange
+
+__all__ = [
+    "REVISING",
+    "Copy",
+    "Fork",
+    "Result",
+    "Revision",
+    "compact",
+    "fork",
+    "fork_off",
+    "revise",
+    "roll_back",
+    "stale",
+]
+
+
+class Revision(msgspec.Struct, frozen=True, gc=False):
+    """An entry to be made, of which the log holds the effect already, and what its request is answered."""
+
+    op: str
+    details: Details
+    messages: tuple[Message, ...]
+    answer: Receipt | Removed
+
+
+Result: TypeAlias = Revision | Receipt | Removed | Exception | None
+"""What a request comes to: an entry; an answer, when there is nothing to do; an error; None: more has to be loaded."""
+
+
+def _undo(log: Log, request: Request, name: MemoryName) -> Result:
+    """Take off the last turns; about: how many. What stood before the first user message stays."""
+    transcript, turns = log.transcript, request.about
+    starts = transcript.turns
+    if len(starts) < turns and not log.complete:
+        return None
+    if not starts:
+        return Removed(log.version, ())
+    opening = transcript.units[starts[-min(turns, len(starts))] - transcript.start]
+    assert not isinstance(opening, Exchange)
+    return _take_off(log, UNDO, place_of(opening))
+
+
+def _pop(log: Log, request: Request, name: MemoryName) -> Result:
+    """Take off the last message, whatever it is. A summary is none."""
+    if (last := log.last) is None:
+        return Removed(log.version, ()) if log.complete else None
+    return _take_off(log, POP, place_of(last))
+
+
+def _take_off(log: Log, op: str, cut: int) -> Result:
+    removed = log.messages_from(cut)
+    if _hides_system(log, removed):
+        return None
+    log.undo(cut)
+    version, index = split_place(cut)
+    return Revision(op, Details(to=version - 1, part=index), (), Removed(log.version, removed))
+
+
+def _hides_system(log: Log, removed: tuple[Message, ...]) -> bool:
+    """Tell whether a system message goes, and the log does not know which one is current then."""
+    return not log.complete and any(isinstance(message, SystemMessage) for message in removed)
+
+
+def _edit(log: Log, request: Request, name: MemoryName) -> Result:
+    """Put the request's message in the place of another; about: that one's id. Calls and results keep their ids."""
+    old = _find(log, request.about)
+    if old is None:
+        return _unknown(name) if log.complete else None
+    new = request.messages[0]
+    if new.role != old.role or links_of(new) != links_of(old):
+        return InvalidMessageError(0, "role, tool_calls or tool_call_id", "is not that of the message to be edited")
+    fields, own = new.to_dict(), old.to_dict().get("id")
+    if fields.get("id") not in (None, old.id):
+        return InvalidMessageError(0, "id", "is not that of the message to be edited")
+    if own is None:
+        fields.pop("id", None)
+    else:
+        fields["id"] = own
+    (new,) = encode_messages([fields])
+    if same(old, new):
+        return Receipt(log.version, 0)
+    system = log.system if old is log.transcript.system else 0
+    place = place_of(old)
+    log.edit(place, new, current=system > 0)
+    return Revision(EDIT, Details(places=(split_place(place),), system=system), (new,), Receipt(log.version, 1))
+
+
+def _remove(log: Log, request: Request, name: MemoryName) -> Result:
+    """Take a message out; about: its id. Calls and their results go together."""
+    found = _find(log, request.about)
+    if found is None:
+        return _unknown(name) if log.complete else None
+    removed = _with_its_exchange(log, found)
+    if _hides_system(log, removed):
+        return None
+    places = [place_of(message) for message in removed]
+    log.remove(frozenset(places))
+    details = Details(places=tuple([split_place(place) for place in places]))
+    return Revision(REMOVE, details, (), Removed(log.version, removed))
+
+
+def _with_its_exchange(log: Log, message: Message) -> tuple[Message, ...]:
+    for unit in log.transcript.units:
+        if isinstance(unit, Exchange) and (unit.call is message or any(each is message for each in unit.results)):
+            return (unit.call, *unit.results)
+    return (message,)
+
+
+def _find(log: Log, message_id: str) -> Message | None:
+    """Return the message of the state that has this id, of several the latest."""
+    transcript = log.transcript
+    older = transcript.summary if transcript.system_before is None else (transcript.system_before, *transcript.summary)
+    version, dot, index = message_id.partition(".")
+    if dot and version.isdecimal() and index.isdecimal() and len(message_id) < 20:
+        place = make_place(int(version), int(index))
+        for message in (*log.messages, *older):
+            if place_of(message) == place and message.id == message_id:
+                return message
+    for message in (*reversed(log.messages), *older):
+        if b'"id"' in message.raw and message.id == message_id:
+            return message
+    return None
+
+
+def _unknown(name: MemoryName) -> MessageNotFoundError:
+    return MessageNotFoundError(
+        f"memory {name.id!r} (namespace {name.namespace!r}) shows no message with this id; nothing was changed"
+    )
+
+
+REVISING: Final[dict[str, Callable[[Log, Request, MemoryName], Result]]] = {
+    UNDO_TURNS: _undo,
+    POP: _pop,
+    EDIT: _edit,
+    REMOVE: _remove,
+}
+"""How each of these requests is applied."""
+
+
+def revise(log: Log, request: Request, name: MemoryName) -> Result:
+    """Apply a request to a log."""
+    return stale(log, request, name) or REVISING[request.op](log, request, name)
+
+
+def roll_back(log: Log, request: Request) -> Result:
+    """Take back what a turn committed; about: `OpenTurn.undo`. Needs all messages."""
+    to, at = request.about
+    if log.n == to or (at >= 0 and log.n != at):
+        return Receipt(log.version, 0)
+    log.undo(make_place(to + 1, 0))
+    return Revision(UNDO, Details(to=to), (), Receipt(log.version, 0))
+
+
+def compact(log: Log, request: Request, name: MemoryName) -> Result:
+    """Put the request's messages in the place of what they sum up; about: that `Compactable`. Needs all messages."""
+    seen: Compactable = request.about
+    if not unchanged(log, seen):
+        return CompactionAbandonedError(
+            f"memory {name.id!r} (namespace {name.namespace!r}): what was summed up was replaced meanwhile; "
+            "nothing was changed"
+        )
+    before = log.system_until(seen.to)
+    system = 0 if before is None else log.entry_of(before)
+    log.compact(seen.to, request.messages)
+    return Revision(
+        COMPACT, Details(to=seen.to, system=system), request.messages, Receipt(log.version, len(request.messages))
+    )
+
+
+def stale(log: Log, request: Request, name: MemoryName) -> ConflictError | None:
+    """Return why a request that hangs on a version can't be applied."""
+    expected = request.if_version
+    if expected is None or expected == log.version:
+        return None
+    return ConflictError(
+        f"memory {name.id!r} (namespace {name.namespace!r}) is at version {log.version}, not {expected}: "
+        "read it again and decide anew"
+    )
+
+
+class Fork(msgspec.Struct, frozen=True, gc=False):
+    """A memory's whole state, to start another one with.
+
+    Attributes:
+        version: the state's.
+        messages: all of it: a system message from before, a summary, the rest.
+        leads: whether there is such a system message.
+        summary: how many messages the summary has.
+    """
+
+    version: Version
+    messages: tuple[Message, ...]
+    leads: bool
+    summary: int
+
+
+def fork_off(log: Log) -> Fork:
+    """Return what a fork starts with. Needs all messages."""
+    before, summary = log.transcript.system_before, log.transcript.summary
+    older = summary if before is None else (before, *summary)
+    return Fork(log.version, (*older, *log.messages), before is not None, len(summary))
+
+
+class Copy(msgspec.Struct, frozen=True, gc=False):
+    """Entries to be made, of which the log holds the effect already, and what their request is answered."""
+
+    entries: tuple[Entry, ...]
+    answer: Receipt
+
+
+def fork(log: Log, request: Request, name: MemoryName) -> Revision | Copy | MemoryExistsError:
+    """Start a new memory; about: the entry's details, which say what the request's messages are, or a whole log."""
+    if log.n:
+        return MemoryExistsError(
+            f"memory {name.id!r} (namespace {name.namespace!r}) exists, and a fork makes a new one; choose another id, "
+            "or delete that one first"
+        )
+    if not isinstance(request.about, Details):
+        entries: tuple[Entry, ...] = request.about
+        for entry in entries:
+            apply_entry(log, entry.op, entry.details or Details(), entry.messages)
+        return Copy(entries, Receipt(log.version, log.count))
+    details = request.about
+    log.fork(request.messages, details.leads, details.summary)
+    return Revision(FORK, details, request.messages, Receipt(log.version, len(request.messages)))
