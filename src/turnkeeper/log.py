@@ -32,6 +32,7 @@ __all__ = [
     "Lease",
     "LoadQuery",
     "Loaded",
+    "NewMeta",
     "NotCommitted",
     "Outcome",
     "Receipt",
@@ -190,6 +191,18 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     steal: bool = False
 
 
+class NewMeta(msgspec.Struct, frozen=True, gc=False):
+    """Metadata that take the place of a memory's old ones by a compare-and-set of their own.
+
+    Attributes:
+        expected: the number of changes so far (`Head.meta_version`).
+        data: JSON; the store looks at nothing in it.
+    """
+
+    expected: int
+    data: bytes
+
+
 class Slice(msgspec.Struct, frozen=True, gc=False):
     """Entries of one memory that are committed together by one compare-and-set, all or nothing.
 
@@ -202,9 +215,14 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
         system: version number of the entry with the state's system message afterwards, 0 when it has none.
         delete: remove the memory instead; then there are no entries.
         not_before: microseconds since the epoch that the entries' time must not precede.
-        prune: remove the entries before `base`, but for the one at `system`.
+        prune: remove the entries before this one, but for those at `base` and `system`; 0: none. Such a slice may have
+            no entries.
         turn_id: the turn whose lease lets the slice through while it lives; empty: none.
         lease: take, renew or give back a lease with the same commit; such a slice may have no entries.
+        meta: new metadata; such a slice may have no entries, and then it makes a row at version 0 where there is none.
+        expires_after: seconds from now after which the memory may be removed, if it is not changed before; 0: never.
+            It counts where the slice has entries or metadata.
+        only_expired: with `delete`: only if that time is over.
     """
 
     name: MemoryName
@@ -215,13 +233,28 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
     system: int = 0
     delete: bool = False
     not_before: int = 0
-    prune: bool = False
+    prune: int = 0
     turn_id: bytes = b""
     lease: Lease | None = None
+    meta: NewMeta | None = None
+    expires_after: float = 0.0
+    only_expired: bool = False
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
-    """A memory's row: where its log stands. Times are microseconds since the epoch by the store's clock."""
+    """A memory's row: where its log stands. Times are microseconds since the epoch by the store's clock.
+
+    Attributes:
+        mid: never used twice.
+        version: number of the last entry; 0 while there is none, in a row that is there for metadata or a lease alone.
+        base: number of the entry that starts the state.
+        system: number of the entry with the current system message, 0 without one.
+        created_at: when the row was made.
+        updated_at: the last entry's time.
+        expires_at: when the memory may be removed; 0: never.
+        meta_version: how often the metadata were changed.
+        meta: the metadata; None: never given.
+    """
 
     mid: int
     version: int
@@ -229,6 +262,13 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     system: int
     created_at: int
     updated_at: int
+    expires_at: int = 0
+    meta_version: int = 0
+    meta: bytes | None = None
+
+    def __repr__(self) -> str:
+        """Show where it stands, never the metadata."""
+        return f"<Head mid={self.mid} version={self.version} base={self.base} meta_version={self.meta_version}>"
 
 
 class StoredEntry(msgspec.Struct, frozen=True, gc=False):

@@ -83,7 +83,7 @@ class Plan:
             log.system,
             self.deletes is not None,
             log.updated_at,
-            bool(self.prune),
+            self.prune,
             turn_id,
             Lease(turn_id, 0.0) if gives_back else None,
         )

@@ -9,6 +9,7 @@ from turnkeeper.log import (
     Key,
     Loaded,
     LoadQuery,
+    NewMeta,
     NotCommitted,
     Outcome,
     Rejected,
@@ -19,12 +20,13 @@ from turnkeeper.log import (
     encode_payload,
 )
 from turnkeeper.names import MemoryName
-from turnkeeper.stores.base import Listed, Store
+from turnkeeper.stores.base import Changes, Listed, Store
 from turnkeeper.stores.in_memory import InMemoryStore
 from turnkeeper.stores.sqlite import SQLiteStore
 from turnkeeper.stores.urls import store_from_url
 
 __all__ = [
+    "Changes",
     "Committed",
     "Conflict",
     "Duplicate",
@@ -36,6 +38,7 @@ __all__ = [
     "LoadQuery",
     "Loaded",
     "MemoryName",
+    "NewMeta",
     "NotCommitted",
     "Outcome",
     "Rejected",

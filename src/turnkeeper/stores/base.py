@@ -13,10 +13,10 @@ from typing import ClassVar
 
 import msgspec
 
-from turnkeeper.log import Head, Loaded, LoadQuery, Outcome, Slice, StoredEntry, StoredReceipt
+from turnkeeper.log import Head, Loaded, LoadQuery, Outcome, Slice, StoredEntry, StoredReceipt, Version
 from turnkeeper.names import MemoryName
 
-__all__ = ["Listed", "Store"]
+__all__ = ["Changes", "Listed", "Store"]
 
 
 class Listed(msgspec.Struct, frozen=True, gc=False):
@@ -24,6 +24,13 @@ class Listed(msgspec.Struct, frozen=True, gc=False):
 
     name: MemoryName
     head: Head
+
+
+class Changes(msgspec.Struct, frozen=True, gc=False):
+    """Which memories got entries: each one's name and the version of its newest entry in this part of the order."""
+
+    cursor: int
+    changed: tuple[tuple[MemoryName, Version], ...]
 
 
 class Store(ABC):
@@ -88,8 +95,48 @@ class Store(ABC):
         """Look up idempotency keys that have not expired."""
 
     @abstractmethod
-    def names(self, *, namespace: str | None, after: MemoryName | None, limit: int) -> list[Listed]:
-        """List up to `limit` memories in byte order of (namespace, id), from behind `after`; None: all namespaces."""
+    def names(
+        self,
+        *,
+        namespace: str | None,
+        after: MemoryName | None,
+        limit: int,
+        prefix: str = "",
+        updated_after: int = 0,
+    ) -> list[Listed]:
+        """List memories in byte order of (namespace, id).
+
+        Args:
+            namespace: only that one; None: all.
+            after: only those behind this name.
+            limit: at most so many.
+            prefix: only ids that begin with it, byte for byte; a range, never a pattern.
+            updated_after: only those whose `updated_at` is later.
+        """
+
+    @abstractmethod
+    def expired(self, limit: int) -> list[MemoryName]:
+        """Return up to `limit` memories whose `expires_at` is over by the store's clock, the oldest first."""
+
+    def changes(self, after: int | None, limit: int) -> Changes:
+        """Read which memories got entries, in the order in which the store took them; only a `shared` store needs it.
+
+        Each change is told at least once; a memory that was deleted since may be missing.
+
+        Args:
+            after: the last answer's cursor; None: from now on, so that only the cursor counts.
+            limit: at most so many.
+        """
+        raise NotImplementedError
+
+    def scrub(self) -> str | None:
+        """Make what was deleted unreadable in the store's files; from the writing thread.
+
+        Returns:
+            What prevented it for now, such as a reader that holds an old snapshot; None: nothing is left that this
+            store could remove.
+        """
+        return None
 
     @abstractmethod
     def entries(self, mid: int, *, after: int, limit: int, before: int = 0, newest: bool = False) -> list[StoredEntry]:
