@@ -35,6 +35,7 @@ from turnkeeper.errors import (
     TurnkeeperError,
     WindowOverflowError,
 )
+from turnkeeper.events import Notice, Reset
 from turnkeeper.history import HistoryEntry, HistoryPage
 from turnkeeper.log import Receipt, Removed, Version
 from turnkeeper.memory import ChatMemory
@@ -47,12 +48,22 @@ from turnkeeper.messages import (
     ToolMessage,
     UserMessage,
 )
+from turnkeeper.metadata import Metadata
 from turnkeeper.opening import Runtime, open_runtime
-from turnkeeper.policies import CompactionPolicy
+from turnkeeper.policies import CompactionPolicy, RetentionPolicy
+from turnkeeper.registry import Erasure, MemoryPage
 from turnkeeper.stats import MemoryStats, RuntimeStats
-from turnkeeper.sync import SyncChatMemory, SyncRuntime, SyncTurn, open_sync_runtime
+from turnkeeper.sync import (
+    SyncChatMemory,
+    SyncMemoryWatch,
+    SyncRuntime,
+    SyncRuntimeWatch,
+    SyncTurn,
+    open_sync_runtime,
+)
 from turnkeeper.tokens import BpeCounter, CharacterCounter, PartCosts, TokenCounter
 from turnkeeper.turns import Turn
+from turnkeeper.watches import MemoryWatch, RuntimeWatch
 from turnkeeper.windows import Messages, MessageWindow, TokenWindow, TurnWindow, Unbounded, Window
 
 __all__ = [
@@ -65,6 +76,7 @@ __all__ = [
     "CompactionPolicy",
     "ConflictError",
     "ContentionError",
+    "Erasure",
     "HistoryEntry",
     "HistoryPage",
     "HistoryPrunedError",
@@ -75,31 +87,40 @@ __all__ = [
     "InvalidStoreURLError",
     "MemoryCorruptError",
     "MemoryExistsError",
+    "MemoryPage",
     "MemoryStats",
+    "MemoryWatch",
     "Message",
     "MessageLike",
     "MessageNotFoundError",
     "MessageWindow",
     "Messages",
+    "Metadata",
     "MissingExtraError",
     "NestedTurnError",
+    "Notice",
     "OutcomeUnknownError",
     "OverloadedError",
     "PartCosts",
     "Receipt",
     "Removed",
+    "Reset",
+    "RetentionPolicy",
     "Runtime",
     "RuntimeClosedError",
     "RuntimeOptions",
     "RuntimeStats",
     "RuntimeUsageError",
+    "RuntimeWatch",
     "Settings",
     "StoreError",
     "StoreFormatError",
     "StoreInUseError",
     "StoreUnavailableError",
     "SyncChatMemory",
+    "SyncMemoryWatch",
     "SyncRuntime",
+    "SyncRuntimeWatch",
     "SyncTurn",
     "SystemMessage",
     "TokenCounter",

@@ -22,7 +22,7 @@ from turnkeeper.log import (
     Receipt,
 )
 from turnkeeper.names import MemoryName
-from turnkeeper.requests import ABANDONED, CLOSE_TURN, DONE, OPEN_TURN, QUEUED, READING, TAKEN, Request
+from turnkeeper.requests import ABANDONED, CLOSE_TURN, DONE, OPEN_TURN, PASSING, QUEUED, TAKEN, Request
 from turnkeeper.services import Inbox, Services
 from turnkeeper.turning import TurnLedger
 from turnkeeper.turnstile import INTERRUPT, ROLLBACK, WAITING, OpenTurn, Turnstile
@@ -278,7 +278,7 @@ class Actor(TurnLedger):
             request = inbox.receive_nowait()
             if request.op == OPEN_TURN and stile is None:
                 stile = self._turnstile = Turnstile(self._services.settings.mailbox_size)
-            if stile is None or request.state != QUEUED or request.op in READING:
+            if stile is None or request.state != QUEUED or request.op in PASSING:
                 return request
             met = stile.meet(request, self._services.now())
             if met is True:

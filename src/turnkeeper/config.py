@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, TypedDict
 
 from turnkeeper.durations import Duration, seconds
 from turnkeeper.errors import InvalidArgumentError
-from turnkeeper.policies import CompactionPolicy
+from turnkeeper.policies import CompactionPolicy, RetentionPolicy
 from turnkeeper.windows import HISTORIES, Unbounded, Window
 
 __all__ = ["RuntimeOptions", "Settings"]
@@ -23,9 +23,10 @@ class RuntimeOptions(TypedDict, total=False):
     conflict_attempts: int
     consistency: Literal["strong", "local"] | None
     durability: Literal["full", "relaxed"]
+    expires_after: Duration | None
     group_bytes: int
     group_entries: int
-    history: Literal["keep", "window"]
+    history: Literal["keep", "window"] | RetentionPolicy
     idempotency_ttl: Duration
     idle_timeout: Duration | None
     linger: Duration
@@ -37,12 +38,23 @@ class RuntimeOptions(TypedDict, total=False):
     max_resident: int | None
     max_resident_bytes: int | None
     on_overload: Literal["wait", "reject"]
+    sweep_interval: Duration
     turn_lease: Duration
+    watch_interval: Duration
     window: Window
 
 
-def _option(default: Any, unit: str, reason: str, *, least: float | None = None, choices: tuple[Any, ...] = ()) -> Any:
-    return field(default=default, metadata={"unit": unit, "reason": reason, "least": least, "choices": choices})
+def _option(
+    default: Any,
+    unit: str,
+    reason: str,
+    *,
+    least: float | None = None,
+    choices: tuple[Any, ...] = (),
+    policy: type | None = None,
+) -> Any:
+    metadata = {"unit": unit, "reason": reason, "least": least, "choices": choices, "policy": policy}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,12 +64,23 @@ class Settings:
     window: Window = _option(
         Unbounded(), "window", "What the model is shown unless a handle has its own; showing all hides nothing."
     )
-    history: str = _option(
+    history: str | RetentionPolicy = _option(
         "keep",
         "",
         "What a window evicts stays in the store, where other windows and the history find it. 'window' removes it: "
-        "then the window of each handle that writes prunes, and needs a limit.",
+        "then the window of each handle that writes prunes, and needs a limit. A RetentionPolicy removes what is old.",
         choices=HISTORIES,
+        policy=RetentionPolicy,
+    )
+    expires_after: float | None = _option(
+        None,
+        "seconds",
+        "Without a change for so long, a memory is deleted. None: never, but for memories with a time of their own.",
+    )
+    sweep_interval: float = _option(
+        60.0,
+        "seconds",
+        "Between looks at what has expired or is to be pruned: what is late by a minute harms nobody.",
     )
     compaction: CompactionPolicy | None = _option(
         None, "policy", "When conversations are compacted by themselves. None: only by memory.compact()."
@@ -127,6 +150,12 @@ class Settings:
         "seconds",
         "On a shared store: how long a turn keeps others out after its process died. It is renewed after a third.",
     )
+    watch_interval: float = _option(
+        0.5,
+        "seconds",
+        "On a shared store: how long a watcher may not see what another process committed. One look for all watchers, "
+        "and none without them; at least 10 ms pass between two.",
+    )
     conflict_attempts: int = _option(
         100,
         "attempts",
@@ -161,6 +190,8 @@ def _checked(name: str, value: Any, annotation: str, metadata: Mapping[str, Any]
     kind, _, optional = annotation.partition(" | ")
     if value is None and optional:
         return None
+    if metadata["policy"] is not None and isinstance(value, metadata["policy"]):
+        return value
     if metadata["choices"]:
         if value not in metadata["choices"]:
             raise InvalidArgumentError(f"{name} must be one of {', '.join(map(repr, metadata['choices']))}")

@@ -32,12 +32,15 @@ from turnkeeper.state import Log
 from turnkeeper.windows.transcript import current_system
 from turnkeeper.wire import decode, encode
 
-__all__ = ["apply_entries", "apply_entry", "content_of", "extend", "fold", "recall_system"]
+__all__ = ["apply_entries", "apply_entry", "content_of", "extend", "fold", "stated"]
 
 _ONLY_MESSAGES: Final = b'{"messages"'
 """How a payload begins that says nothing besides."""
 
 _KNOWN: Final = frozenset((ADD, SET, CLEAR, COMPACT, UNDO, POP, EDIT, REMOVE, FORK))
+
+
+_TAKING_AWAY: Final = frozenset((UNDO, POP, EDIT, REMOVE))
 
 
 class _Payload(Details, frozen=True, kw_only=True):
@@ -47,8 +50,13 @@ class _Payload(Details, frozen=True, kw_only=True):
 _decode_payload = msgspec.json.Decoder(_Payload).decode
 
 
-def fold(loaded: Loaded, name: MemoryName) -> Log:
+def fold(loaded: Loaded, name: MemoryName, before: StoredEntry | None = None) -> Log:
     """Build a log from what the store holds.
+
+    Args:
+        loaded: what was read.
+        name: the memory's.
+        before: the entry that the log's `missing_system` asked for, when it was folded without.
 
     Raises:
         MemoryCorruptError: an entry is missing, of an unknown kind, or can't be decoded.
@@ -69,11 +77,16 @@ def fold(loaded: Loaded, name: MemoryName) -> Log:
             summary = messages
             if loaded.start.op == FORK:
                 summary = messages[details.leads : details.leads + details.summary]
-        log.start(head, first, loaded.after, _system_of(loaded, head, held, name), summary)
+        system, said_by = _system_of(loaded, head, held, name), head.system
+        if system is None and before is not None:
+            system, said_by = _system_in(before, name), before.version
+        elif system is None and start is not None and start.op == COMPACT:
+            system, said_by = stated(details_of(start)), start.version
+        log.start(head, first, loaded.after, system, said_by, summary)
         apply_entries(log, loaded.entries, name)
         _check_end(log, head, name)
-        if log.transcript.system_before is None:
-            log.missing_system = _missing_system(start, loaded.entries, held)
+        if system is None and log.complete:
+            log.missing_system = _missing_system(loaded.entries, held)
         log.begin()
     return log
 
@@ -93,29 +106,16 @@ def extend(log: Log, loaded: Loaded, name: MemoryName) -> Log:
     except MemoryCorruptError:
         log.rollback(mark)
         raise
-    log.updated_at = loaded.head.updated_at
+    log.note(loaded.head)
     return log
 
 
-def recall_system(log: Log, entry: StoredEntry | None, name: MemoryName) -> None:
-    """Tell a log the system message from before, which its `missing_system` asked for.
-
-    Raises:
-        MemoryCorruptError: the entry can't be decoded, or has no system message. One that was pruned is no fault.
-    """
-    if entry is None:
-        log.missing_system = 0
-    else:
-        log.recall(_system_in(entry, name), entry.version)
-
-
-def _missing_system(start: StoredEntry | None, entries: Sequence[StoredEntry], held: int) -> int:
-    said = [(COMPACT, details_of(start))] if start is not None and start.op == COMPACT else []
-    # Only an entry that changes the system message speaks of the one before: few payloads are looked into.
-    said += [(entry.op, details_of(entry)) for entry in entries if not entry.payload.startswith(_ONLY_MESSAGES)]
-    removed = {version for op, details in said if op == REMOVE for version, _ in details.places}
-    before = next((details.system for op, details in said if op in (ADD, COMPACT) and 0 < details.system < held), 0)
-    return 0 if before in removed else before
+def _missing_system(entries: Sequence[StoredEntry], held: int) -> int:
+    for entry in entries:
+        # Only an entry that changes the system message speaks of the one before: few payloads are looked into.
+        if not entry.payload.startswith(_ONLY_MESSAGES) and (number := details_of(entry).system):
+            return number if number < held else 0
+    return 0
 
 
 def _system_of(loaded: Loaded, head: Head, held: int, name: MemoryName) -> Message | None:
@@ -127,16 +127,32 @@ def _system_of(loaded: Loaded, head: Head, held: int, name: MemoryName) -> Messa
 
 
 def _system_in(entry: StoredEntry, name: MemoryName) -> Message:
+    """Return the system message that was current after an entry which made it so."""
     details, messages = content_of(entry, name)
-    index = current_system(messages)
+    if (system := stated(details)) is not None:
+        return system
+    for index, message in enumerate(messages):
+        place_message(message, *(details.places[0] if entry.op == EDIT else (entry.version, index)))
+    said = messages
     if entry.op == FORK:
-        rest = current_system(messages[details.leads + details.summary :])
-        index = details.leads + details.summary + rest if rest >= 0 else 0
-    if index < 0 or not isinstance(messages[index], SystemMessage):
+        rest = details.leads + details.summary
+        said = (*messages[: details.leads], *messages[rest:])
+    index = current_system(said)
+    if index < 0:
         raise MemoryCorruptError(name.id, name.namespace, entry.version, "the entry has no system message")
-    version, index_there = details.places[0] if entry.op == EDIT and details.places else (entry.version, index)
-    place_message(messages[index], version, index_there)
-    return messages[index]
+    return said[index]
+
+
+def stated(details: Details) -> Message | None:
+    """Return the system message that an entry says is current after it, though the entry does not bring it.
+
+    Raises:
+        ValueError: it is no message.
+    """
+    if details.stays is None:
+        return None
+    version, index, text = details.stays
+    return restore_message(text.encode(), make_place(version, index))
 
 
 def apply_entries(log: Log, entries: Iterable[StoredEntry], name: MemoryName) -> None:
@@ -164,15 +180,17 @@ def apply_entry(log: Log, op: str, details: Details, messages: tuple[Message, ..
     elif op in (UNDO, POP):
         log.undo(make_place(details.to + 1, details.part))
     elif op == COMPACT:
-        log.compact(details.to, messages)
+        log.compact(details.to, messages, stated(details) or log.system_until(details.to))
     elif op == REMOVE:
         log.remove(frozenset([make_place(*place) for place in details.places]))
     elif op == FORK:
         log.fork(messages, details.leads, details.summary)
     elif len(details.places) == len(messages) == 1:
-        log.edit(make_place(*details.places[0]), messages[0], current=details.system > 0)
+        log.edit(make_place(*details.places[0]), messages[0])
     else:
         return False
+    if details.system and op in _TAKING_AWAY:
+        log.settle_system(stated(details) or (messages[0] if op == EDIT else None))
     return True
 
 
@@ -196,6 +214,7 @@ def content_of(entry: StoredEntry, name: MemoryName) -> tuple[Details, tuple[Mes
             raws = [bytes(raw) for raw in payload.messages]
         except msgspec.DecodeError:
             details, raws = _split_with_surrogates(entry.payload)
+        stated(details)  # so that it is known to be one
         return details, tuple([restore_message(raw) for raw in raws])
     # Outside the handler: a chained error would hold the payload, and with it what was said.
     raise MemoryCorruptError(name.id, name.namespace, entry.version, "its payload can't be decoded")

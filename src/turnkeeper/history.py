@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from turnkeeper.errors import ConflictError, HistoryPrunedError, InvalidArgumentError
-from turnkeeper.folding import content_of, fold, recall_system
+from turnkeeper.folding import content_of, fold
 from turnkeeper.log import COMPACT, STARTING, Details, Entry, Head, Loaded, LoadQuery, StoredEntry, Version, details_of
 from turnkeeper.messages import Message, place_message
 from turnkeeper.names import MemoryName
@@ -22,6 +22,7 @@ __all__ = [
     "PageQuery",
     "check_version",
     "copied_entries",
+    "first_kept",
     "head_of",
     "history_entry",
     "log_at",
@@ -119,7 +120,7 @@ def read_page(store: Store, name: MemoryName, query: PageQuery) -> HistoryPage:
     head = head_of(store, name, after, before)
     if head is None or head.version == 0:
         return HistoryPage((), None)
-    first = _first_kept(store, head.mid)
+    first = first_kept(store, head.mid)
     low = first - 1 if after is None else after.n
     high = head.version + 1 if before is None else min(before.n, head.version + 1)
     if low + 1 < first or (before is not None and before.n < first):
@@ -152,7 +153,7 @@ def copied_entries(store: Store, name: MemoryName, at: Version | None) -> tuple[
         return ()
     if last > head.version:
         raise _never(name, head, last)
-    if (kept := _first_kept(store, head.mid)) > 1:
+    if (kept := first_kept(store, head.mid)) > 1:
         raise _pruned(name, kept)
     entries: list[Entry] = []
     while len(entries) < last:
@@ -181,27 +182,29 @@ def log_at(store: Store, name: MemoryName, version: Version) -> Log:
     entries = _back_to_start(store, head, version, name)
     start = next((entry for entry in reversed(entries) if entry.op in STARTING), None)
     base = start.version if start is not None else head.base if entries[0].version > 1 else 0
-    system = _system_before(store, head, entries[0].version, version.n, start)
+    # What starts a state says what was before; otherwise the rest was pruned.
+    system = _system_before(store, head, entries[0].version, version.n, name) if start is None else None
     then = Head(head.mid, version.n, base, system.version if system else 0, head.created_at, entries[-1].at)
-    log = fold(Loaded(then, 0, tuple(entries), system), name)
-    if log.missing_system:
-        recall_system(log, _entry(store, head.mid, log.missing_system), name)
+    loaded = Loaded(then, 0, tuple(entries), system)
+    log = fold(loaded, name)
+    if log.missing_system and (before := _entry(store, head.mid, log.missing_system)) is not None:
+        log = fold(loaded, name, before)
     return log
 
 
 def _back_to_start(store: Store, head: Head, version: Version, name: MemoryName) -> list[StoredEntry]:
     """Return the entries up to a version that its state needs."""
-    kept = _first_kept(store, head.mid)
+    kept = first_kept(store, head.mid)
     entries: list[StoredEntry] = []
     first = None
     while not entries or first is None or entries[0].version > first:
         before = entries[0].version if entries else version.n + 1
+        if entries and first is None and before in (1, head.base):
+            return entries  # nothing ever was before it, or all that was is pruned
         if before <= kept:
-            # Nothing before it is left: either nothing ever was, or the state starts here because the rest was pruned.
-            if first is None and before == kept and kept in (1, head.base):
-                return entries
             raise _pruned(name, kept)
-        found = store.entries(head.mid, after=max(kept - 1, before - 1 - _CHUNK), before=before, limit=_CHUNK)
+        after = max(kept - 1, before - 1 - _CHUNK, head.base - 1 if before > head.base else 0)
+        found = store.entries(head.mid, after=after, before=before, limit=_CHUNK)
         if not found:
             raise _pruned(name, before)
         entries[:0] = found
@@ -212,16 +215,17 @@ def _back_to_start(store: Store, head: Head, version: Version, name: MemoryName)
     return [entry for entry in entries if entry.version >= first]
 
 
-def _system_before(store: Store, head: Head, first: int, last: int, start: StoredEntry | None) -> StoredEntry | None:
-    """Return the entry with the system message that was current before the first entry needed, if that counts."""
-    if start is not None:
-        number = details_of(start).system if start.op == COMPACT else 0
-        return _entry(store, head.mid, number)
+def _system_before(store: Store, head: Head, first: int, last: int, name: MemoryName) -> StoredEntry | None:
+    """Return the entry with the system message that was current after entry `last`, if it is before entry `first`."""
     number = head.system
     while number > last:  # each entry that changes the system message names the one before
         entry = _entry(store, head.mid, number)
         number = 0 if entry is None else details_of(entry).system
-    return _entry(store, head.mid, number) if 0 < number < first else None
+    if not 0 < number < first:
+        return None
+    if (entry := _entry(store, head.mid, number)) is None:
+        raise _pruned(name, first)
+    return entry
 
 
 def _entry(store: Store, mid: int, version: int) -> StoredEntry | None:
@@ -229,7 +233,7 @@ def _entry(store: Store, mid: int, version: int) -> StoredEntry | None:
     return found[0] if found else None
 
 
-def _first_kept(store: Store, mid: int) -> int:
+def first_kept(store: Store, mid: int) -> int:
     """Return the number of the first entry behind which none was pruned."""
     oldest = [entry.version for entry in store.entries(mid, after=0, limit=_LEFT_BEHIND + 1)]
     for version, following in reversed(list(pairwise(oldest))):

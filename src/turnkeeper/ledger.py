@@ -172,7 +172,9 @@ class Ledger(ABC):
                     await self._reconsider(refused)
                 return batch[plan.consumed :]
             self._writing = plan.writers
-            slice_ = plan.slice(self.name, log, version, self._lease)
+            lasts = log.expires_after
+            expires_after = services.settings.expires_after or 0.0 if lasts is None else lasts
+            slice_ = plan.slice(self.name, log, version, expires_after, self._lease)
             outcome = await services.committer.commit(slice_)
             self._writing = None
             if isinstance(outcome, Committed):
@@ -182,10 +184,15 @@ class Ledger(ABC):
                 if plan.deletes is not None:
                     self._log, self._corrupt = Log(), None
                 else:
-                    if log.settle(outcome.mid, outcome.at):
+                    if log.settle(outcome.mid, outcome.at if slice_.entries else log.updated_at or outcome.at):
                         plan.settle(log)
-                    if plan.prune:
-                        log.prune(plan.prune)
+                    if expires_after:
+                        log.expires_at = outcome.at + int(expires_after * 1e6)
+                    if plan.meta is not None:
+                        log.describe(plan.meta)
+                        plan.settle(log)
+                    if plan.base:
+                        log.prune(plan.base)
                 if refused := self._reply(plan):
                     await self._reconsider(refused)
                 if services.policy is not None and plan.deletes is None:

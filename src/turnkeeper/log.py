@@ -46,6 +46,7 @@ __all__ = [
     "details_of",
     "encode_payload",
     "first_entry",
+    "message_count",
 ]
 
 ADD: Final = "add"
@@ -141,8 +142,10 @@ class Details(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         to: for "undo" and "pop": number of the last entry that stays whole; for "compact": of the last one summed up.
         part: for "undo" and "pop": how many messages of the entry behind that one stay as well.
         places: for "edit" and "remove": the messages that go.
-        system: number of the entry with the system message that was current before; 0: there was none, or it does not
-            matter. Said where the entry changes the system message, or leaves it behind (for "compact").
+        system: number of the entry with the system message that was current before. Said where another one is current
+            afterwards, and there was one.
+        stays: for those that take away: the system message that is current afterwards, where another was before; for
+            "compact": the one that stands before the summary. Its place, and itself as JSON.
         leads: for "fork": whether the first message is the system message that stands before all others.
         summary: for "fork": how many messages behind that one are a summary.
         origin: for "fork": the id, namespace and version that it was made from.
@@ -152,6 +155,7 @@ class Details(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     part: int = 0
     places: tuple[Place, ...] = ()
     system: int = 0
+    stays: tuple[int, int, str] | None = None
     leads: bool = False
     summary: int = 0
     origin: tuple[str, str, str] | None = None
@@ -399,6 +403,21 @@ def first_entry(start: StoredEntry | None, base: int) -> int:
         base: number of the entry that starts the state; 0: the first.
     """
     return details_of(start).to + 1 if start is not None and start.op == COMPACT else max(base, 1)
+
+
+class _Counted(msgspec.Struct):
+    messages: list[msgspec.Raw] = []
+
+
+_decode_counted = msgspec.json.Decoder(_Counted).decode
+
+
+def message_count(entry: StoredEntry) -> int:
+    """Return how many messages a stored entry brought; one that can't be decoded counts as one."""
+    try:
+        return len(_decode_counted(entry.payload).messages)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return 1
 
 
 def encode_payload(entry: Entry) -> bytes:

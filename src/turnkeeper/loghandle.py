@@ -12,6 +12,7 @@ from turnkeeper.names import MemoryName, memory_name
 from turnkeeper.past import write_fork
 from turnkeeper.runtime import RuntimeCore
 from turnkeeper.turns import check_not_nested, entered
+from turnkeeper.watches import LogReader, MemoryWatch
 from turnkeeper.windows import Window
 from turnkeeper.writes import (
     edit_request,
@@ -73,6 +74,21 @@ class LogHandle:
         """
         query = PageQuery(after, before, limit, reverse).check()
         return await self._core.look_up(partial(read_page, name=self._name, query=query))
+
+    def watch(self, after: Version | None = None) -> MemoryWatch:
+        """Return a watch, to be opened by `async with` and iterated inside: one event for each entry, in order.
+
+        Each is a `HistoryEntry`, whoever wrote it, this process or another one. Every change is there once. Entries
+        that were pruned before they were read, and a deletion, give one `Reset`. Closing the runtime ends it with
+        `RuntimeClosedError`; another watch goes on with `after=event.version`.
+
+        Args:
+            after: begin behind this version. One of a memory that was deleted gives a `Reset` first. None: from now on.
+
+        Raises:
+            InvalidArgumentError: `after` is no version.
+        """
+        return MemoryWatch(LogReader(self._core, self._name, after))
 
     async def undo(self, turns: int = 1, *, if_version: Version | None = None) -> Removed:
         """Take back the last turns: the user messages that began them and all that came since. One entry.

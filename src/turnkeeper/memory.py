@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar, Unpack
+
+from msgspec import UNSET, UnsetType
 
 from turnkeeper.durations import Duration
 from turnkeeper.log import CLEAR, Receipt, Version
 from turnkeeper.loghandle import LogHandle
 from turnkeeper.messages import MessageLike
+from turnkeeper.metadata import Metadata
 from turnkeeper.past import messages_at
 from turnkeeper.plan import EVERYTHING
-from turnkeeper.policies import Summarizer, keeping
-from turnkeeper.requests import DELETE, STATS, Request
+from turnkeeper.policies import RetentionPolicy, Summarizer, keeping
+from turnkeeper.requests import DELETE, DESCRIBE, STATS, Request
 from turnkeeper.stats import MemoryStats
 from turnkeeper.turns import Turn, TurnOptions, TurnSession, check_not_nested, entered, run_in
 from turnkeeper.windows import Messages, TurnWindow, Window
-from turnkeeper.writes import add_request, set_request
+from turnkeeper.writes import add_request, metadata_request, set_request
 
 __all__ = ["ChatMemory"]
 
@@ -188,6 +191,45 @@ class ChatMemory(LogHandle):
             check_not_nested(self._core, self._name)
         existed: bool = await self._core.submit(self._name, Request(DELETE))
         return existed
+
+    async def metadata(self) -> Metadata:
+        """Return title, user data, kin, times and expiry: of a memory that does not exist yet, too."""
+        metadata: Metadata = await self._core.submit(self._name, Request(DESCRIBE))
+        return metadata
+
+    async def set_metadata(
+        self,
+        *,
+        title: str | UnsetType | None = UNSET,
+        data: Mapping[str, Any] | UnsetType = UNSET,
+        expires_after: Duration | UnsetType | None = UNSET,
+        retention: RetentionPolicy | UnsetType | None = UNSET,
+        if_revision: int | None = None,
+    ) -> Metadata:
+        """Change what is said about the memory; what is not given stays. Makes the memory where there is none.
+
+        Not part of the log, so it changes no version, and waits for no turn of this runtime.
+
+        Args:
+            title: for people; None takes it away.
+            data: any JSON object of the user's; replaces the old one whole.
+            expires_after: seconds, or a `timedelta`, without a change after which the memory is deleted; 0: never,
+                None: as the runtime says.
+            retention: this memory's own policy; None: the runtime's.
+            if_revision: change only what is at exactly this revision, such as `metadata().revision`.
+
+        Returns:
+            What is said now.
+
+        Raises:
+            InvalidArgumentError: a value is out of range, or JSON can't carry it unchanged.
+            ConflictError: the metadata are not at `if_revision`.
+        """
+        request = metadata_request(title, data, expires_after, retention, if_revision)
+        metadata: Metadata = await self._core.submit(self._name, request)
+        if metadata.retention is not None:
+            self._core.keeper.expect_policies()
+        return metadata
 
     async def stats(self) -> MemoryStats:
         """Return its version, message count, size and times."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Literal, NoReturn, Self, Unpack
 
 from turnkeeper.config import RuntimeOptions
 from turnkeeper.memory import ChatMemory
 from turnkeeper.names import memory_name
+from turnkeeper.registry import Erasure, MemoryPage, MemoryQuery, erase, erase_all, list_memories
 from turnkeeper.runtime import RuntimeCore, make_core
 from turnkeeper.stats import RuntimeStats
 from turnkeeper.stores import Store
 from turnkeeper.sync import SyncRuntime
+from turnkeeper.watches import FeedReader, RuntimeWatch
 from turnkeeper.windows import Window
 
 __all__ = ["Runtime", "open_runtime"]
@@ -51,6 +54,88 @@ class Runtime:
             InvalidArgumentError: `history="window"` without a window that has a limit.
         """
         return ChatMemory(self._core, memory_name(memory_id, namespace), window, history)
+
+    async def memories(
+        self,
+        namespace: str | None = None,
+        prefix: str = "",
+        *,
+        updated_after: int = 0,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> MemoryPage:
+        """List memories, page by page, in byte order of namespace and id; nothing is loaded.
+
+        Each memory that is there all the while is listed once, whatever comes and goes meanwhile.
+
+        Args:
+            namespace: only that one; None: all.
+            prefix: only ids that begin with it, byte for byte.
+            updated_after: only those with an entry later than this, in microseconds since the epoch, such as
+                `metadata().updated_at`.
+            limit: at most so many, 1 to 10 000.
+            cursor: the last page's; None: from the beginning.
+
+        Raises:
+            InvalidArgumentError: an argument is out of range, or the cursor is none.
+        """
+        return await list_memories(self._core, MemoryQuery(namespace, prefix, updated_after, limit, cursor).check())
+
+    async def erase(
+        self,
+        ids: Iterable[str] | None = None,
+        *,
+        namespace: str = "",
+        prefix: str | None = None,
+        forks: bool = False,
+        dry_run: bool = False,
+    ) -> Erasure:
+        """Delete memories for good: the names, every entry, and the metadata, so that nothing in the store shows them.
+
+        Each goes through its actor, in turn with its other requests, so that no writer that is late brings anything
+        back. Receipts of idempotency keys stay until they expire: a hash of the name and of the content is all they
+        have, and a request repeated with its key creates nothing. Cancelled or failing, what was deleted stays so:
+        erase again.
+
+        Args:
+            ids: which; or
+            prefix: all whose ids begin with it, byte for byte; not empty.
+            namespace: theirs.
+            forks: also the memories that were forked off them, and so on.
+            dry_run: only tell what would be erased.
+
+        Returns:
+            Which memories there were; and what kept the store from making them unreadable in its files.
+
+        Raises:
+            InvalidArgumentError: neither or both of ids and prefix, or an empty prefix.
+        """
+        return await erase(self._core, ids, namespace, prefix, dry_run=dry_run, forks=forks)
+
+    async def erase_all(self, *, confirm: str, namespace: str | None = None) -> Erasure:
+        """Erase every memory of a namespace, or of the whole store.
+
+        Args:
+            confirm: the namespace's name again, or "every conversation".
+            namespace: which; None: all.
+
+        Raises:
+            InvalidArgumentError: `confirm` does not say so; nothing was changed.
+        """
+        return await erase_all(self._core, confirm, namespace)
+
+    def watch(self, namespace: str | None = None, prefix: str = "") -> RuntimeWatch:
+        """Return a watch of many memories, to be opened by `async with` and iterated inside: a `Notice` of each change.
+
+        Args:
+            namespace: only that one; None: all.
+            prefix: only ids that begin with it.
+
+        Raises:
+            InvalidMemoryIdError: the namespace breaks the rules.
+            InvalidArgumentError: `prefix` is no text.
+        """
+        return RuntimeWatch(FeedReader(self._core, namespace, prefix))
 
     @property
     def sync(self) -> SyncRuntime:

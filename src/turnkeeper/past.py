@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 
+from msgspec.structs import replace
+
+from turnkeeper.errors import MemoryExistsError
 from turnkeeper.history import check_version, copied_entries, log_at
 from turnkeeper.log import FORK, Details, Version
 from turnkeeper.messages import restore_message
+from turnkeeper.metadata import Metadata, StoredMetadata
 from turnkeeper.names import MemoryName
 from turnkeeper.plan import EVERYTHING
-from turnkeeper.requests import FORK_OFF, Request
-from turnkeeper.revising import Fork, fork_off
+from turnkeeper.requests import DESCRIBE, FORK_OFF, SET_METADATA, Request
+from turnkeeper.revising import Copied, Fork, fork_off
 from turnkeeper.runtime import RuntimeCore
 from turnkeeper.stores import Store
 from turnkeeper.windows import Messages, Window
@@ -32,7 +36,27 @@ async def write_fork(core: RuntimeCore, name: MemoryName, new: MemoryName, at: V
 
     Cancelled before the new memory's actor takes it, nothing has changed; afterwards it is made.
     """
-    await core.submit(new, await _fork_request(core, name, at, history))
+    request = await _fork_request(core, name, at, history)
+    kin = new.id, new.namespace
+    known: Metadata = await core.submit(name, Request(DESCRIBE))
+    listed = kin in known.forks
+    # First the parent lists it: a crash in between leaves a name too many there, and never a fork that nobody knows.
+    if not listed:
+        await core.submit(name, Request(SET_METADATA, about=(partial(_with_fork, kin=kin), None)))
+    try:
+        await core.submit(new, request)
+    except MemoryExistsError:
+        if not listed:
+            await core.submit(name, Request(SET_METADATA, about=(partial(_without_fork, kin=kin), None)))
+        raise
+
+
+def _with_fork(stored: StoredMetadata, kin: tuple[str, str]) -> StoredMetadata:
+    return replace(stored, forks=(*_without_fork(stored, kin).forks, kin))
+
+
+def _without_fork(stored: StoredMetadata, kin: tuple[str, str]) -> StoredMetadata:
+    return replace(stored, forks=tuple([each for each in stored.forks if each != kin]))
 
 
 async def _fork_request(core: RuntimeCore, name: MemoryName, at: Version | None, history: bool) -> Request:
@@ -40,7 +64,8 @@ async def _fork_request(core: RuntimeCore, name: MemoryName, at: Version | None,
     if history:
         if at is None:
             at = (await core.read(name, EVERYTHING)).version  # what is under way comes first
-        return Request(FORK, about=await core.look_up(partial(copied_entries, name=name, at=at)))
+        entries = await core.look_up(partial(copied_entries, name=name, at=at))
+        return Request(FORK, about=Copied(entries, (name.id, name.namespace, str(at))))
     fork: Fork
     if at is None:
         fork = await core.submit(name, Request(FORK_OFF, window=EVERYTHING))

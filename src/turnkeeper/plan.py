@@ -8,11 +8,40 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from turnkeeper.compactable import Compactable, compactable
-from turnkeeper.errors import TurnConflictError, WindowOverflowError
-from turnkeeper.log import ADD, CLEAR, COMPACT, FORK, SET, UNDO, Details, Entry, Lease, Receipt, Removed, Slice, Version
+from turnkeeper.errors import ConflictError, InvalidArgumentError, TurnConflictError, WindowOverflowError
+from turnkeeper.log import (
+    ADD,
+    CLEAR,
+    COMPACT,
+    FORK,
+    SET,
+    UNDO,
+    Details,
+    Entry,
+    Lease,
+    NewMeta,
+    Receipt,
+    Removed,
+    Slice,
+    Version,
+)
 from turnkeeper.messages import Message, SystemMessage
+from turnkeeper.metadata import Metadata, decode_metadata, describe, encode_metadata
 from turnkeeper.names import MemoryName
-from turnkeeper.requests import DELETE, FORK_OFF, LOOK_BACK, READ, TURN_ADD, TURN_READ, TURN_TRY, Request
+from turnkeeper.requests import (
+    ALONE,
+    DELETE,
+    DESCRIBE,
+    FORK_OFF,
+    LOOK_BACK,
+    PRUNE,
+    READ,
+    SET_METADATA,
+    TURN_ADD,
+    TURN_READ,
+    TURN_TRY,
+    Request,
+)
 from turnkeeper.revising import (
     REVISING,
     Copy,
@@ -22,6 +51,7 @@ from turnkeeper.revising import (
     compact,
     fork,
     fork_off,
+    parent_of,
     revise,
     roll_back,
     stale,
@@ -43,14 +73,27 @@ class Plan:
         entries: to be committed in one slice.
         writers: the requests behind the entries, one each.
         deletes: the request that removes the memory, when that is what the plan does; then there are no entries.
+        meta: new metadata to commit.
         answers: (request, result or exception) in order.
         consumed: how many requests of the batch the plan covers.
         pruning: the window of the last request that prunes.
         prune: number of the entry before which all but the current system message goes from the store; 0: none.
+        base: number of the entry that starts the state because of that; 0: as the log says.
         lacking: the window, and its limit, for which the next request of the batch needs older messages.
     """
 
-    __slots__ = ("answers", "consumed", "deletes", "entries", "lacking", "prune", "pruning", "writers")
+    __slots__ = (
+        "answers",
+        "base",
+        "consumed",
+        "deletes",
+        "entries",
+        "lacking",
+        "meta",
+        "prune",
+        "pruning",
+        "writers",
+    )
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -58,16 +101,18 @@ class Plan:
         self.deletes: Request | None = None
         self.answers: list[tuple[Request, Any]] = []
         self.consumed: int = 0
+        self.meta: NewMeta | None = None
         self.pruning: LimitedWindow | None = None
         self.prune: int = 0
+        self.base: int = 0
         self.lacking: tuple[Window, int | None] | None = None
 
     @property
     def writes(self) -> bool:
         """Whether there is anything to commit."""
-        return bool(self.entries) or self.deletes is not None
+        return bool(self.writers)
 
-    def slice(self, name: MemoryName, log: Log, expected: int, turn_id: bytes = b"") -> Slice:
+    def slice(self, name: MemoryName, log: Log, expected: int, expires_after: float, turn_id: bytes = b"") -> Slice:
         """Return what to commit; `log` already holds the entries, `expected` is the version before them.
 
         With the turn that holds the store's lease, which is given back by the turn's last commit.
@@ -79,13 +124,16 @@ class Plan:
             log.mid,
             expected,
             tuple(self.entries),
-            self.prune or log.base,
+            self.base or log.base,
             log.system,
             self.deletes is not None,
             log.updated_at,
             self.prune,
             turn_id,
             Lease(turn_id, 0.0) if gives_back else None,
+            self.meta,
+            expires_after,
+            self.deletes is not None and self.deletes.about is not None,
         )
 
     def settle(self, log: Log) -> None:
@@ -98,15 +146,15 @@ def apply(
 ) -> Plan:
     """Apply requests to `log` in order, as far as one slice reaches; the log's entries are tentative afterwards.
 
-    A slice ends before a delete, before and behind a fork, before a key that it already uses, before a request that
-    needs older messages than the log holds, and after `max_writers` writers. Entries are named by `random_bytes`, 16
-    each.
+    A slice ends before a delete, before and behind what goes alone, before a key that it already uses, before a request
+    that needs older messages than the log holds, and after `max_writers` writers. Entries are named by `random_bytes`,
+    16 each.
     """
     plan = Plan()
     keys: set[str] | None = None
     ids = random_bytes(16 * len(batch))
     for request in batch:
-        if len(plan.writers) == max_writers or (request.op == FORK and plan.consumed):
+        if len(plan.writers) == max_writers or (request.op in ALONE and plan.consumed):
             break
         if request.key is not None:
             if keys is None:
@@ -114,7 +162,7 @@ def apply(
             elif request.key.key in keys:
                 break
             keys.add(request.key.key)
-        if request.op == DELETE and log.n:  # 0: there is none, or a row for a turn's lease alone
+        if request.op == DELETE and (log.n or log.meta_version):  # else there is none, or a row for a lease alone
             if not plan.consumed:
                 plan.deletes = request
                 plan.writers.append(request)
@@ -126,10 +174,10 @@ def apply(
             break
         plan.answers.append((request, answer))
         plan.consumed += 1
-        if request.op == FORK:
+        if request.op in ALONE:
             break
     if plan.pruning is not None:
-        plan.prune = _prunable(log, plan.pruning, name)
+        plan.prune = plan.base = _prunable(log, plan.pruning, name)
     return plan
 
 
@@ -191,6 +239,9 @@ def _answer(log: Log, request: Request, plan: Plan, name: MemoryName, ids: bytes
         log.replace(())
     elif op in REVISING or op in (COMPACT, UNDO, FORK):
         revision = _revise(log, request, plan, name)
+        if op == FORK and isinstance(revision, (Copy, Revision)) and (parent := parent_of(request)) is not None:
+            stored = replace(decode_metadata(log.meta), parent=parent)
+            plan.meta = NewMeta(log.meta_version, encode_metadata(stored))
         if isinstance(revision, Copy):
             plan.entries.extend(revision.entries)
             plan.writers.append(request)
@@ -199,6 +250,10 @@ def _answer(log: Log, request: Request, plan: Plan, name: MemoryName, ids: bytes
             return revision
         _enter(plan, request, ids, revision.op, revision.messages, revision.details)
         return revision.answer
+    elif op == SET_METADATA:
+        return _set_metadata(log, request, plan, name)
+    elif op == PRUNE:
+        return _prune(log, request, plan)
     elif op == DELETE:
         return False  # there is no such memory
     else:
@@ -247,8 +302,43 @@ def _revise(log: Log, request: Request, plan: Plan, name: MemoryName) -> Result 
     return result
 
 
+def _set_metadata(log: Log, request: Request, plan: Plan, name: MemoryName) -> Metadata | Exception:
+    """Change the metadata; about: a function of what they are, and the revision that they must have, or None."""
+    change, revision = request.about
+    if revision is not None and revision != log.meta_version:
+        return ConflictError(
+            f"memory {name.id!r} (namespace {name.namespace!r}): its metadata are at revision {log.meta_version}, not "
+            f"{revision}: read them again and decide anew"
+        )
+    try:
+        plan.meta = NewMeta(log.meta_version, encode_metadata(change(decode_metadata(log.meta))))
+    except InvalidArgumentError as error:
+        return error
+    plan.writers.append(request)
+    return describe(name, replace(log.head, meta=plan.meta.data, meta_version=log.meta_version + 1))
+
+
+def _prune(log: Log, request: Request, plan: Plan) -> int:
+    """Remove old entries from the store; about: the entry before which they go, and the first one that is there.
+
+    Returns:
+        The number of the first entry that stays.
+    """
+    cut: int
+    kept: int
+    cut, kept = request.about
+    prune, base = log.prunes_to(min(cut, log.n))
+    if prune <= kept:
+        return kept
+    plan.prune, plan.base = prune, base
+    plan.writers.append(request)
+    return prune
+
+
 def _look(log: Log, request: Request, plan: Plan, name: MemoryName) -> Any:
-    """Answer what needs the whole state and changes nothing."""
+    """Answer what changes nothing; most of it needs the whole state."""
+    if request.op == DESCRIBE:
+        return describe(name, log.head)
     if request.op == LOOK_BACK and request.about is not None:
         settled = _is_short(log, request.about, plan, name)
         if settled is not False:
@@ -363,6 +453,9 @@ def _overflow(name: MemoryName, limit: int | None) -> WindowOverflowError:
 
 
 def _settled(answer: Any, log: Log) -> Any:
+    if isinstance(answer, Metadata):
+        known = log.head
+        return replace(answer, created_at=known.created_at, updated_at=known.updated_at, expires_at=known.expires_at)
     if isinstance(answer, Compactable):
         return replace(answer, mid=log.mid)
     if not isinstance(answer, (Messages, MemoryStats, Receipt, Removed, Fork)) or answer.version.n == 0:

@@ -12,7 +12,7 @@ from turnkeeper.messages import Message, MessageLike
 from turnkeeper.windows import LimitedWindow, TurnWindow
 from turnkeeper.windows.limited import check_limit
 
-__all__ = ["CompactionPolicy", "Summarizer", "keeping"]
+__all__ = ["CompactionPolicy", "RetentionPolicy", "Summarizer", "keeping"]
 
 Summary: TypeAlias = str | MessageLike | Iterable[MessageLike]
 
@@ -52,6 +52,39 @@ class CompactionPolicy:
     def seconds(self) -> float:
         """The timeout in seconds."""
         return seconds("timeout", self.timeout)
+
+
+@dataclass(frozen=True)
+class RetentionPolicy:
+    """How long the store keeps what was said; what is older is pruned in the background, for good.
+
+    Entries leave whole, the oldest first. The current turn, the current system message and a summary that stands for
+    older messages stay, however old they are.
+
+    Args:
+        max_age: seconds since an entry was made, or a `timedelta`; None: any.
+        max_messages: how many messages of the log are kept, those that were undone or replaced included; None: all.
+
+    Raises:
+        InvalidArgumentError: neither is given, or one is out of range.
+    """
+
+    max_age: Duration | None = None
+    max_messages: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the arguments."""
+        if self.max_age is None and self.max_messages is None:
+            raise InvalidArgumentError("a RetentionPolicy needs max_age or max_messages")
+        if self.max_age is not None:
+            object.__setattr__(self, "max_age", seconds("max_age", self.max_age))
+        if self.max_messages is not None:
+            check_limit("max_messages", self.max_messages)
+
+    @property
+    def max_age_us(self) -> int | None:
+        """The age in microseconds, as stores count."""
+        return None if self.max_age is None else int(seconds("max_age", self.max_age) * 1e6)
 
 
 def keeping(keep: TurnWindow | int) -> TurnWindow:

@@ -6,22 +6,27 @@ from typing import Any, Final
 
 import anyio
 
-from turnkeeper.log import Key, Version
+from turnkeeper.log import FORK, Key, Version
 from turnkeeper.messages import Message
 from turnkeeper.turnstile import ENQUEUE, OpenTurn
 from turnkeeper.windows import Window
 
 __all__ = [
     "ABANDONED",
+    "ALONE",
     "CLOSE_TURN",
     "DELETE",
+    "DESCRIBE",
     "DONE",
     "FORK_OFF",
     "LOOK_BACK",
     "OPEN_TURN",
+    "PASSING",
+    "PRUNE",
     "QUEUED",
     "READ",
     "READING",
+    "SET_METADATA",
     "STATS",
     "TAKEN",
     "TURN_ADD",
@@ -32,6 +37,7 @@ __all__ = [
 ]
 
 DELETE: Final = "delete"
+DESCRIBE: Final = "describe"
 CLOSE_TURN: Final = "close turn"
 LOOK_BACK: Final = "look back"
 OPEN_TURN: Final = "open turn"
@@ -39,12 +45,20 @@ TURN_ADD: Final = "turn add"
 TURN_READ: Final = "turn read"
 TURN_TRY: Final = "turn try"
 READ: Final = "read"
+PRUNE: Final = "prune"
+SET_METADATA: Final = "set metadata"
 STATS: Final = "stats"
 FORK_OFF: Final = "fork off"
 UNDO_TURNS: Final = "undo turns"
 
-READING: Final = frozenset((READ, STATS, LOOK_BACK, FORK_OFF))
-"""What changes nothing, and so waits for nobody's turn."""
+READING: Final = frozenset((READ, STATS, LOOK_BACK, FORK_OFF, DESCRIBE))
+"""What changes nothing."""
+
+PASSING: Final = READING | {SET_METADATA}
+"""What waits for nobody's turn: it changes no version."""
+
+ALONE: Final = frozenset((FORK, SET_METADATA, PRUNE))
+"""What shares a commit with nothing else."""
 
 QUEUED: Final = 0
 """In the mailbox, or on its way there: a caller that leaves now has changed nothing."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from turnkeeper.compactable import Compactable, unchanged
 from turnkeeper.errors import (
@@ -38,6 +39,7 @@ from turnkeeper.windows.transcript import Exchange
 
 __all__ = [
     "REVISING",
+    "Copied",
     "Copy",
     "Fork",
     "Result",
@@ -45,6 +47,7 @@ __all__ = [
     "compact",
     "fork",
     "fork_off",
+    "parent_of",
     "revise",
     "roll_back",
     "stale",
@@ -88,9 +91,24 @@ def _take_off(log: Log, op: str, cut: int) -> Result:
     removed = log.messages_from(cut)
     if _hides_system(log, removed):
         return None
+    was, number = log.transcript.system, log.system
     log.undo(cut)
     version, index = split_place(cut)
-    return Revision(op, Details(to=version - 1, part=index), (), Removed(log.version, removed))
+    details = _with_system(log, was, number, Details(to=version - 1, part=index))
+    return Revision(op, details, (), Removed(log.version, removed))
+
+
+def _with_system(log: Log, was: Message | None, number: int, details: Details, brought: Message | None = None) -> Details:
+    """Let an entry that took something away say which system message is current now, where it was another."""
+    now = log.transcript.system
+    if now is was:
+        return details
+    log.settle_system(now)
+    return replace(details, system=number, stays=None if now is brought else _state(now))
+
+
+def _state(system: Message | None) -> tuple[int, int, str] | None:
+    return None if system is None else (*split_place(place_of(system)), system.raw.decode())
 
 
 def _hides_system(log: Log, removed: tuple[Message, ...]) -> bool:
@@ -116,10 +134,12 @@ def _edit(log: Log, request: Request, name: MemoryName) -> Result:
     (new,) = encode_messages([fields])
     if same(old, new):
         return Receipt(log.version, 0)
-    system = log.system if old is log.transcript.system else 0
-    place = place_of(old)
-    log.edit(place, new, current=system > 0)
-    return Revision(EDIT, Details(places=(split_place(place),), system=system), (new,), Receipt(log.version, 1))
+    if _hides_system(log, (old,)):
+        return None
+    was, number, place = log.transcript.system, log.system, place_of(old)
+    log.edit(place, new)
+    details = _with_system(log, was, number, Details(places=(split_place(place),)), new)
+    return Revision(EDIT, details, (new,), Receipt(log.version, 1))
 
 
 def _remove(log: Log, request: Request, name: MemoryName) -> Result:
@@ -130,9 +150,10 @@ def _remove(log: Log, request: Request, name: MemoryName) -> Result:
     removed = _with_its_exchange(log, found)
     if _hides_system(log, removed):
         return None
+    was, number = log.transcript.system, log.system
     places = [place_of(message) for message in removed]
     log.remove(frozenset(places))
-    details = Details(places=tuple([split_place(place) for place in places]))
+    details = _with_system(log, was, number, Details(places=tuple([split_place(place) for place in places])))
     return Revision(REMOVE, details, (), Removed(log.version, removed))
 
 
@@ -184,8 +205,9 @@ def roll_back(log: Log, request: Request) -> Result:
     to, at = request.about
     if log.n == to or (at >= 0 and log.n != at):
         return Receipt(log.version, 0)
+    was, number = log.transcript.system, log.system
     log.undo(make_place(to + 1, 0))
-    return Revision(UNDO, Details(to=to), (), Receipt(log.version, 0))
+    return Revision(UNDO, _with_system(log, was, number, Details(to=to)), (), Receipt(log.version, 0))
 
 
 def compact(log: Log, request: Request, name: MemoryName) -> Result:
@@ -196,12 +218,10 @@ def compact(log: Log, request: Request, name: MemoryName) -> Result:
             f"memory {name.id!r} (namespace {name.namespace!r}): what was summed up was replaced meanwhile; "
             "nothing was changed"
         )
-    before = log.system_until(seen.to)
-    system = 0 if before is None else log.entry_of(before)
-    log.compact(seen.to, request.messages)
-    return Revision(
-        COMPACT, Details(to=seen.to, system=system), request.messages, Receipt(log.version, len(request.messages))
-    )
+    system = log.system_until(seen.to)
+    log.compact(seen.to, request.messages, system)
+    details = Details(to=seen.to, stays=_state(system))
+    return Revision(COMPACT, details, request.messages, Receipt(log.version, len(request.messages)))
 
 
 def stale(log: Log, request: Request, name: MemoryName) -> ConflictError | None:
@@ -238,6 +258,13 @@ def fork_off(log: Log) -> Fork:
     return Fork(log.version, (*older, *log.messages), before is not None, len(summary))
 
 
+class Copied(msgspec.Struct, frozen=True, gc=False):
+    """Another memory's log, to be a new one's, and that memory's id, namespace and version."""
+
+    entries: tuple[Entry, ...]
+    origin: tuple[str, str, str]
+
+
 class Copy(msgspec.Struct, frozen=True, gc=False):
     """Entries to be made, of which the log holds the effect already, and what their request is answered."""
 
@@ -246,17 +273,22 @@ class Copy(msgspec.Struct, frozen=True, gc=False):
 
 
 def fork(log: Log, request: Request, name: MemoryName) -> Revision | Copy | MemoryExistsError:
-    """Start a new memory; about: the entry's details, which say what the request's messages are, or a whole log."""
+    """Start a new memory; about: the details of its entry, or a whole log: a `Copied`, or just the entries."""
     if log.n:
         return MemoryExistsError(
             f"memory {name.id!r} (namespace {name.namespace!r}) exists, and a fork makes a new one; choose another id, "
             "or delete that one first"
         )
     if not isinstance(request.about, Details):
-        entries: tuple[Entry, ...] = request.about
+        entries: tuple[Entry, ...] = request.about.entries if isinstance(request.about, Copied) else request.about
         for entry in entries:
             apply_entry(log, entry.op, entry.details or Details(), entry.messages)
         return Copy(entries, Receipt(log.version, log.count))
     details = request.about
     log.fork(request.messages, details.leads, details.summary)
     return Revision(FORK, details, request.messages, Receipt(log.version, len(request.messages)))
+
+
+def parent_of(request: Request) -> tuple[str, str, str] | None:
+    """Return what a fork is made of: id, namespace and version; None: of nothing in this store."""
+    return request.about.origin if isinstance(request.about, (Details, Copied)) else None

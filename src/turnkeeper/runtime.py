@@ -36,10 +36,12 @@ from turnkeeper.log import StoredReceipt
 from turnkeeper.names import MemoryName
 from turnkeeper.requests import READ, Request
 from turnkeeper.residency import Residency
+from turnkeeper.retention import Keeper
 from turnkeeper.services import Inbox, Services
 from turnkeeper.stats import RuntimeStats
 from turnkeeper.stores import Store, store_from_url
 from turnkeeper.turnstile import OpenTurn
+from turnkeeper.watching import Watching
 from turnkeeper.windows import Messages, Window
 
 __all__ = ["RuntimeCore", "make_core"]
@@ -88,6 +90,8 @@ class RuntimeCore:
         self._residency: Residency
         self._admission: Admission
         self._compactor: Compactor
+        self._keeper: Keeper
+        self.watching: Watching
         self._lanes: tuple[Lane, Lane] | tuple[()] = ()
 
     # Life
@@ -173,6 +177,8 @@ class RuntimeCore:
         self._compactor = Compactor(self, settings.compaction, settings.max_compactions)
         if settings.compaction is not None:
             services.policy = self._compactor.look
+        self._keeper = Keeper(self)
+        self.watching = Watching(services, self.spawn_task)
         self._residency = services.residency = Residency(settings, lambda name: Actor(name, services))
 
     async def _keep(self) -> None:
@@ -189,6 +195,7 @@ class RuntimeCore:
                         tasks = [self._residency.sweep_for_ever]
                         if self._lanes:
                             tasks += [self._committer.flush, self._reader.flush]
+                        tasks.append(self._keeper.keep_for_ever)
                         for task in tasks:
                             self._clean.run(self._group.start_soon, self._supervise, task)
                         self._ready.set()
@@ -231,6 +238,7 @@ class RuntimeCore:
         """
         if self._state is _OPEN:
             self._state = _CLOSING
+        self.watching.close()
         try:
             with anyio.CancelScope(shield=True):
                 deadline = anyio.current_time() + self.settings.close_timeout
@@ -263,6 +271,7 @@ class RuntimeCore:
     def _abort(self) -> None:
         """Answer everybody, in one synchronous step."""
         self._services.stopping = True
+        self.watching.close()
         self._admission.close()
         for actor in self._residency.actors():
             self._failed_at_close += actor.fail_outstanding(closed)
@@ -434,6 +443,29 @@ class RuntimeCore:
         """
         self.check_usable()
         return await self._reader.run(job)
+
+    async def scrub(self) -> str | None:
+        """Make what was deleted unreadable in the store's files; return what prevented it.
+
+        Raises:
+            StoreError: the store failed, or took too long; then it may still come to it.
+        """
+        self.check_usable()
+        if not self._lanes:
+            return self.store.scrub()
+        try:
+            return await self._lanes[0].call(self.store.scrub, timeout=self.settings.commit_timeout)
+        except LaneTimeoutError:
+            slow = f"{self.store.describe()} was not scrubbed within {self.settings.commit_timeout} s (commit_timeout)"
+            failure: StoreError = StoreUnavailableError(slow)
+        except Exception as error:
+            failure = wrapped(error, self.store, "scrub")
+        raise failure
+
+    @property
+    def keeper(self) -> Keeper:
+        """What lets go what has expired, and what no policy keeps."""
+        return self._keeper
 
     def leave_turn(self, turn: OpenTurn) -> None:
         """End a turn without a trace of what it had not committed."""

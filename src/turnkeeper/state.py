@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import Final, TypeAlias
 
-from turnkeeper.log import Head, Version
+from turnkeeper.log import Head, NewMeta, Version
 from turnkeeper.messages import Message, SystemMessage, place_message, place_of, split_place, version_of
+from turnkeeper.metadata import decode_metadata
 from turnkeeper.windows import LimitedWindow, Messages, Window
 from turnkeeper.windows.transcript import Transcript
 from turnkeeper.windows.view import View, view_of
@@ -22,7 +23,7 @@ _UNUSED: Final = 256
 """Units that come while nobody looks through a window, until what was kept for it is dropped."""
 
 
-Mark: TypeAlias = tuple[int, int, int, int, dict[int, int], list[Message], int, Transcript, int]
+Mark: TypeAlias = tuple[int, int, int, int, int, dict[int, int], list[Message], int, Transcript, int]
 
 _NO_EDITS: Final[dict[int, int]] = {}
 
@@ -36,7 +37,11 @@ class Log:
         base: number of the entry that starts the state.
         size: bytes of the encoded messages held.
         after: all entries behind this one are held; -1: the whole state is.
-        missing_system: number of the entry with the system message that was current before the messages held, where
+        first: number of the first entry that the state needs besides the one at `base`.
+        meta: the memory's metadata, as the store has them.
+        meta_version: how often they were changed.
+        expires_at: microseconds since the epoch at which the memory may be deleted, as last read; 0: never.
+        missing_system: number of the entry with the system message that was current before the whole state, where
             another has taken its place and it was not read; 0: there is none, or it is known.
         transcript: the messages held, paired. Others only read it.
         created_at: microseconds since the epoch, 0 while there is no row.
@@ -49,6 +54,10 @@ class Log:
         "after",
         "base",
         "created_at",
+        "expires_at",
+        "first",
+        "meta",
+        "meta_version",
         "mid",
         "missing_system",
         "n",
@@ -64,13 +73,48 @@ class Log:
         self.base: int = 0
         self.size: int = 0
         self.after: int = -1
+        self.first: int = 0
         self.missing_system: int = 0
+        self.meta: bytes | None = None
+        self.meta_version: int = 0
+        self.expires_at: int = 0
         self.created_at: int = head.created_at if head else 0
-        self.updated_at: int = head.updated_at if head else 0
-        # Entries that edited a system message, by its place: where to read what it says now. Replaced, never changed.
+        self.updated_at: int = 0
+        if head is not None:
+            self.note(head)
+        # Later entries that say what a system message says now, by its place. Replaced, never changed.
         self._edited: dict[int, int] = _NO_EDITS
         self._messages: list[Message] = []
         self.transcript: Transcript = Transcript()
+
+    def describe(self, meta: NewMeta) -> None:
+        """Take over metadata that were committed."""
+        self.meta, self.meta_version = meta.data, meta.expected + 1
+
+    @property
+    def expires_after(self) -> float | None:
+        """Seconds without a change after which this memory is to be deleted; 0: never, None: as the runtime says."""
+        return None if self.meta is None else decode_metadata(self.meta).expires_after
+
+    def note(self, head: Head) -> None:
+        """Take over what a row says besides where the log stands."""
+        self.meta, self.meta_version, self.expires_at = head.meta, head.meta_version, head.expires_at
+        self.updated_at = head.updated_at
+
+    @property
+    def head(self) -> Head:
+        """The memory's row, as far as it is known."""
+        return Head(
+            self.mid,
+            self.n,
+            self.base,
+            self.system,
+            self.created_at,
+            self.updated_at,
+            self.expires_at,
+            self.meta_version,
+            self.meta,
+        )
 
     @property
     def complete(self) -> bool:
@@ -147,7 +191,7 @@ class Log:
         """Take the next entry, one that starts the state anew; otherwise as `append`."""
         mark = self.mark()
         self.n += 1
-        self.base = self.n
+        self.base = self.first = self.n
         self.size = 0
         self.after = -1
         # New ones, so that the old ones are whole for a rollback.
@@ -167,7 +211,7 @@ class Log:
             summary: how many behind that are the summary.
         """
         self.n += 1
-        self.base = self.n
+        self.base = self.first = self.n
         self.after = -1
         for index, message in enumerate(messages):
             place_message(message, self.n, index)
@@ -197,36 +241,39 @@ class Log:
             before = None
         self._rebuild(kept, Transcript(before, summary))
 
-    def edit(self, place: int, message: Message, *, current: bool) -> None:
-        """Take the next entry, one that puts a message in the place of an earlier one; nothing where that is not held.
-
-        Args:
-            place: of the earlier one; the new one takes it over.
-            message: the new one.
-            current: whether the earlier one was the current system message.
-        """
+    def edit(self, place: int, message: Message) -> None:
+        """Take the next entry, one that puts a message in the place of an earlier one, if that is held."""
         self.n += 1
         place_message(message, *split_place(place))
-        if isinstance(message, SystemMessage):
-            self._edited = {**self._edited, place: self.n}
         transcript = self.transcript
         before = transcript.system_before
         if before is not None and place_of(before) == place:
             before = message
-        elif current and transcript.system_at < 0:
-            before = message  # also where what it said was not read
         kept = [message if place_of(each) == place else each for each in self._messages]
         summary = tuple([message if place_of(each) == place else each for each in transcript.summary])
         self._rebuild(kept, Transcript(before, summary))
 
-    def compact(self, to: int, summary: tuple[Message, ...]) -> None:
+    def settle_system(self, system: Message | None) -> None:
+        """Note that the last entry says which system message is current: needed where older messages are not held."""
+        transcript = self.transcript
+        if system is not None:
+            self._edited = {**self._edited, place_of(system): self.n}
+        if system is None or transcript.system is None or place_of(transcript.system) != place_of(system):
+            self._rebuild(list(self._messages), Transcript(system, transcript.summary))
+
+    def compact(self, to: int, summary: tuple[Message, ...], system: Message | None) -> None:
         """Take the next entry, one that puts a summary in the place of everything up to entry `to`.
 
-        The system message that was current then stays. Costs a step for each message kept.
+        Args:
+            to: number of the last entry summed up.
+            summary: the messages in its place.
+            system: the one that was current then; it stays.
         """
-        system = self.system_until(to)
         self.n += 1
+        if system is not None:
+            self._edited = {**self._edited, place_of(system): self.n}
         self.base = self.n
+        self.first = to + 1
         if self.after <= to:
             self.after = -1
         for index, message in enumerate(summary):
@@ -284,7 +331,18 @@ class Log:
         """Begin a round of tentative entries: what is held now stays. Return what `rollback` goes back to."""
         transcript, messages = self.transcript, self._messages
         transcript.trail.clear()
-        return self.n, self.base, self.size, self.after, self._edited, messages, len(messages), transcript, 0
+        return (
+            self.n,
+            self.base,
+            self.first,
+            self.size,
+            self.after,
+            self._edited,
+            messages,
+            len(messages),
+            transcript,
+            0,
+        )
 
     def mark(self) -> Mark:
         """Note where the log stands, between tentative entries."""
@@ -292,6 +350,7 @@ class Log:
         return (
             self.n,
             self.base,
+            self.first,
             self.size,
             self.after,
             self._edited,
@@ -303,7 +362,18 @@ class Log:
 
     def rollback(self, mark: Mark) -> None:
         """Drop all entries since `mark`; costs one step for each message dropped."""
-        self.n, self.base, self.size, self.after, self._edited, self._messages, count, self.transcript, pushed = mark
+        (
+            self.n,
+            self.base,
+            self.first,
+            self.size,
+            self.after,
+            self._edited,
+            self._messages,
+            count,
+            self.transcript,
+            pushed,
+        ) = mark
         while self.transcript.pushed > pushed:
             self.transcript.pop()
         del self._messages[count:]
@@ -417,10 +487,28 @@ class Log:
         first = view.first(transcript)
         return transcript.version(first) if first < transcript.end else max(self.n, self.base)
 
+    def prunes_to(self, cut: int) -> tuple[int, int]:
+        """Return what becomes of a wish to prune what is before `cut`: the entry before which they go, and `base`.
+
+        The current turn stays, and whatever a summary leaves as long as that is shown.
+        """
+        turns = self.transcript.turns
+        newest = self.transcript.version(turns[-1]) if turns else self.n if self.complete else self.after + 1
+        cut = min(cut, newest)
+        if cut <= self.first:
+            return cut, self.base
+        if cut <= self.base:
+            return self.first, self.base  # the entry at `base` sums up what was before `first`
+        return cut, cut
+
     def prune(self, base: int) -> None:
         """Note that the entries before `base` are gone, but for the system message. Only where nothing is tentative."""
-        self._let_go(base)
-        self.base = base
+        if self.transcript.summary:  # older than what is left
+            kept = [message for message in self._messages if version_of(message) >= base]
+            self._rebuild(kept, Transcript(self._system_left(base)))
+        else:
+            self._let_go(base)
+        self.base = self.first = base
         if self.after < base:
             self.after = -1
 
@@ -430,8 +518,10 @@ class Log:
         first = transcript.start
         while first < transcript.end and transcript.version(first) < version:
             first += 1
+        was, stays = transcript.system_before, self._system_left(version)
+        self.size += _size(stays) - _size(was)
         transcript.begin()
-        transcript.trim(first)
+        transcript.trim(first, stays)
         leaving = 0
         for message in self._messages:
             if version_of(message) >= version:
@@ -440,23 +530,35 @@ class Log:
             self.size -= len(message.raw)
         del self._messages[:leaving]
 
+    def _system_left(self, version: int) -> Message | None:
+        """Return the system message that was current before an entry, if what it says is known without older ones."""
+        system = self.system_until(version - 1)
+        known = system is not None and (system is self.transcript.system or self.entry_of(system) >= version)
+        return system if known else None
+
     # Loading
 
-    def start(self, head: Head, first: int, after: int, system: Message | None, summary: tuple[Message, ...]) -> None:
-        """Stand before the state's first entry, or behind an older part that is not held."""
+    def start(
+        self, head: Head, first: int, after: int, system: Message | None, said_by: int, summary: tuple[Message, ...]
+    ) -> None:
+        """Stand before the state's first entry, or behind an older part that is not held.
+
+        Args:
+            head: the memory's row.
+            first: number of the first entry that the state needs besides the one at its base.
+            after: number of the last entry that is not held; 0: the whole state is.
+            system: the system message that is current there, as far as it is known.
+            said_by: number of the entry that has it.
+            summary: what stands for what was summed up.
+        """
         self.n = after or first - 1
         self.base = head.base
+        self.first = first
         self.after = after or -1
-        if system is not None and version_of(system) != head.system:
-            self._edited = {place_of(system): head.system}
+        if system is not None and version_of(system) != said_by:
+            self._edited = {place_of(system): said_by}
         self._rebuild([], Transcript(system, summary))
 
-    def recall(self, system: Message, version: int) -> None:
-        """Take note of the system message before the messages held, which entry `version` has; see `missing_system`."""
-        if version_of(system) != version:
-            self._edited = {**self._edited, place_of(system): version}
-        transcript = self.transcript
-        transcript.system_before = system
-        if transcript.system is None:
-            transcript.system = system
-        self.missing_system = 0
+
+def _size(message: Message | None) -> int:
+    return 0 if message is None else len(message.raw)

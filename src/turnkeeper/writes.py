@@ -5,14 +5,21 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from turnkeeper.durations import Duration, seconds
 from turnkeeper.errors import InvalidArgumentError
 from turnkeeper.history import check_version
 from turnkeeper.log import ADD, EDIT, POP, REMOVE, SET, Key, Version
 from turnkeeper.messages import Message, encode_messages
+from turnkeeper.metadata import StoredMetadata, encode_metadata
 from turnkeeper.names import MAX_NAME_BYTES
-from turnkeeper.requests import UNDO_TURNS, Request
+from turnkeeper.policies import RetentionPolicy
+from turnkeeper.requests import SET_METADATA, UNDO_TURNS, Request
 from turnkeeper.runtime import RuntimeCore
 from turnkeeper.windows import HISTORIES, LimitedWindow, Window
 from turnkeeper.windows.base import check_choice
@@ -22,6 +29,7 @@ __all__ = [
     "edit_request",
     "encode_batch",
     "make_key",
+    "metadata_request",
     "pop_request",
     "remove_request",
     "set_request",
@@ -39,7 +47,12 @@ def window_and_pruning(core: RuntimeCore, window: Window | None, history: str | 
         InvalidArgumentError: `history` is unknown, or "window" without a window that has a limit.
     """
     window = core.settings.window if window is None else window
-    history = core.settings.history if history is None else history
+    if isinstance(history, RetentionPolicy):
+        raise InvalidArgumentError(
+            "a handle has no RetentionPolicy: give it to open_runtime(history=), or to memory.set_metadata(retention=)"
+        )
+    of_runtime = core.settings.history if isinstance(core.settings.history, str) else "keep"
+    history = of_runtime if history is None else history
     if not isinstance(window, Window):
         raise InvalidArgumentError(f"a window is a Window, not a {type(window).__name__}")
     check_choice("history", history, HISTORIES)
@@ -99,6 +112,34 @@ def remove_request(message_id: str, window: Window, if_version: Version | None) 
     """Check the arguments of a removal."""
     check_message_id(message_id)
     return Request(REMOVE, window=window, if_version=check_version(if_version), about=message_id)
+
+
+def metadata_request(
+    title: str | UnsetType | None,
+    data: Mapping[str, Any] | UnsetType,
+    expires_after: Duration | UnsetType | None,
+    retention: RetentionPolicy | UnsetType | None,
+    if_revision: int | None,
+) -> Request:
+    """Check the arguments of a change of metadata."""
+    changes: dict[str, Any] = {}
+    if title is not UNSET:
+        changes["title"] = title
+    if data is not UNSET:
+        if not isinstance(data, Mapping):
+            raise InvalidArgumentError("metadata's data must be a mapping of JSON values")
+        changes["data"] = dict(data)
+    if expires_after is not UNSET:
+        changes["expires_after"] = None if expires_after is None else seconds("expires_after", expires_after)
+    if retention is not UNSET:
+        if retention is not None and not isinstance(retention, RetentionPolicy):
+            raise InvalidArgumentError("retention must be a RetentionPolicy or None")
+        changes["max_age"] = None if retention is None else retention.max_age
+        changes["max_messages"] = None if retention is None else retention.max_messages
+    if if_revision is not None and (not isinstance(if_revision, int) or isinstance(if_revision, bool)):
+        raise InvalidArgumentError("if_revision must be a number, such as metadata().revision, or None")
+    encode_metadata(StoredMetadata(**changes))  # refused here, or never
+    return Request(SET_METADATA, about=(partial(replace, **changes), if_revision))
 
 
 def check_message_id(message_id: object) -> None:

@@ -7,6 +7,7 @@ reading methods by one other thread at a time, so two connections are all it tak
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
@@ -114,9 +115,9 @@ class Store(ABC):
             updated_after: only those whose `updated_at` is later.
         """
 
-    @abstractmethod
     def expired(self, limit: int) -> list[MemoryName]:
         """Return up to `limit` memories whose `expires_at` is over by the store's clock, the oldest first."""
+        raise NotImplementedError
 
     def changes(self, after: int | None, limit: int) -> Changes:
         """Read which memories got entries, in the order in which the store took them; only a `shared` store needs it.
@@ -149,6 +150,10 @@ class Store(ABC):
             newest: or the newest.
             before: only entries with a lower version; 0: no bound.
         """
+
+    def now(self) -> int:
+        """Return the store's time, in microseconds since the epoch."""
+        return int(time.time() * 1e6)
 
     @abstractmethod
     def describe(self) -> str:

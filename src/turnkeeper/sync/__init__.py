@@ -3,5 +3,13 @@
 from turnkeeper.sync.memory import SyncChatMemory
 from turnkeeper.sync.runtime import SyncRuntime, open_sync_runtime
 from turnkeeper.sync.turn import SyncTurn
+from turnkeeper.sync.watching import SyncMemoryWatch, SyncRuntimeWatch
 
-__all__ = ["SyncChatMemory", "SyncRuntime", "SyncTurn", "open_sync_runtime"]
+__all__ = [
+    "SyncChatMemory",
+    "SyncMemoryWatch",
+    "SyncRuntime",
+    "SyncRuntimeWatch",
+    "SyncTurn",
+    "open_sync_runtime",
+]

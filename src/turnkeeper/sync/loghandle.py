@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, NoReturn, Self, cast
 
+from turnkeeper.durations import Duration
 from turnkeeper.history import HistoryPage, PageQuery, read_page
 from turnkeeper.log import Receipt, Removed, Version
 from turnkeeper.messages import Message, MessageLike
@@ -13,7 +14,9 @@ from turnkeeper.past import write_fork
 from turnkeeper.requests import Request
 from turnkeeper.runtime import RuntimeCore
 from turnkeeper.sync.calling import call
+from turnkeeper.sync.watching import SyncMemoryWatch
 from turnkeeper.turns import check_not_nested, entered
+from turnkeeper.watches import LogReader
 from turnkeeper.windows import Window
 from turnkeeper.writes import edit_request, pop_request, remove_request, undo_request, window_and_pruning
 
@@ -52,6 +55,15 @@ class SyncLogHandle:
         query = PageQuery(after, before, limit, reverse).check()
         look_up = partial(self._core.look_up, partial(read_page, name=self._name, query=query))
         return cast(HistoryPage, call(self._core, "await memory.history(…)", look_up))
+
+    def watch(self, after: Version | None = None, timeout: Duration | None = None) -> SyncMemoryWatch:
+        """Return a watch, to be opened by `with` and iterated inside; see `ChatMemory.watch`.
+
+        Args:
+            after: begin behind this version; None: from now on.
+            timeout: seconds without an event after which the iterator ends; None: it waits for ever.
+        """
+        return SyncMemoryWatch(self._core, LogReader(self._core, self._name, after), timeout)
 
     def undo(self, turns: int = 1, *, if_version: Version | None = None) -> Removed:
         """Take back the last turns; see `ChatMemory.undo`."""

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Literal, cast
+from typing import Any, Literal, cast
+
+from msgspec import UNSET, UnsetType
 
 from turnkeeper.durations import Duration
 from turnkeeper.log import CLEAR, Receipt, Version
 from turnkeeper.messages import MessageLike
+from turnkeeper.metadata import Metadata
 from turnkeeper.past import messages_at
 from turnkeeper.plan import EVERYTHING
-from turnkeeper.policies import Summarizer, keeping
-from turnkeeper.requests import DELETE, STATS, Request
+from turnkeeper.policies import RetentionPolicy, Summarizer, keeping
+from turnkeeper.requests import DELETE, DESCRIBE, STATS, Request
 from turnkeeper.stats import MemoryStats
 from turnkeeper.sync.calling import call
 from turnkeeper.sync.loghandle import SyncLogHandle
 from turnkeeper.sync.turn import SyncTurn
 from turnkeeper.turns import TurnSession, check_not_nested, entered
 from turnkeeper.windows import Messages, TurnWindow, Window
-from turnkeeper.writes import add_request, set_request
+from turnkeeper.writes import add_request, metadata_request, set_request
 
 __all__ = ["SyncChatMemory"]
 
@@ -64,6 +67,26 @@ class SyncChatMemory(SyncLogHandle):
     def delete(self) -> bool:
         """Remove the memory and its name; see `ChatMemory.delete`."""
         return cast(bool, self._write("delete", Request(DELETE)))
+
+    def metadata(self) -> Metadata:
+        """Return title, user data, kin, times and expiry; see `ChatMemory.metadata`."""
+        return cast(Metadata, self._submit("metadata", Request(DESCRIBE)))
+
+    def set_metadata(
+        self,
+        *,
+        title: str | UnsetType | None = UNSET,
+        data: Mapping[str, Any] | UnsetType = UNSET,
+        expires_after: Duration | UnsetType | None = UNSET,
+        retention: RetentionPolicy | UnsetType | None = UNSET,
+        if_revision: int | None = None,
+    ) -> Metadata:
+        """Change what is said about the memory; see `ChatMemory.set_metadata`."""
+        request = metadata_request(title, data, expires_after, retention, if_revision)
+        metadata = cast(Metadata, self._submit("set_metadata", request))
+        if metadata.retention is not None:
+            self._core.keeper.expect_policies()
+        return metadata
 
     def stats(self) -> MemoryStats:
         """Return its version, message count, size and times; see `ChatMemory.stats`."""

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal, NoReturn, Unpack, cast
 
 from anyio.from_thread import start_blocking_portal
 
 from turnkeeper.config import RuntimeOptions
 from turnkeeper.errors import InvalidArgumentError, MissingExtraError
+from turnkeeper.durations import Duration
 from turnkeeper.names import memory_name
+from turnkeeper.registry import Erasure, MemoryPage, MemoryQuery, erase, erase_all, list_memories
 from turnkeeper.runtime import RuntimeCore, make_core
 from turnkeeper.stats import RuntimeStats
 from turnkeeper.stores import Store
 from turnkeeper.sync.calling import call, in_loop
 from turnkeeper.sync.memory import SyncChatMemory
+from turnkeeper.sync.watching import SyncRuntimeWatch
+from turnkeeper.watches import FeedReader
 from turnkeeper.windows import Window
 
 __all__ = ["SyncRuntime", "open_sync_runtime"]
@@ -40,6 +45,51 @@ class SyncRuntime:
     ) -> SyncChatMemory:
         """Return a handle; no I/O. See `Runtime.memory`."""
         return SyncChatMemory(self._core, memory_name(memory_id, namespace), window, history)
+
+    def memories(
+        self,
+        namespace: str | None = None,
+        prefix: str = "",
+        *,
+        updated_after: int = 0,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> MemoryPage:
+        """List memories, page by page; see `Runtime.memories`."""
+        query = MemoryQuery(namespace, prefix, updated_after, limit, cursor).check()
+        return cast(
+            MemoryPage, call(self._core, "await runtime.memories(…)", partial(list_memories, self._core, query))
+        )
+
+    def erase(
+        self,
+        ids: Iterable[str] | None = None,
+        *,
+        namespace: str = "",
+        prefix: str | None = None,
+        forks: bool = False,
+        dry_run: bool = False,
+    ) -> Erasure:
+        """Delete memories for good; see `Runtime.erase`."""
+        run = partial(erase, self._core, ids, namespace, prefix, dry_run=dry_run, forks=forks)
+        return cast(Erasure, call(self._core, "await runtime.erase(…)", run))
+
+    def erase_all(self, *, confirm: str, namespace: str | None = None) -> Erasure:
+        """Erase every memory of a namespace, or of the whole store; see `Runtime.erase_all`."""
+        run = partial(erase_all, self._core, confirm, namespace)
+        return cast(Erasure, call(self._core, "await runtime.erase_all(…)", run))
+
+    def watch(
+        self, namespace: str | None = None, prefix: str = "", timeout: Duration | None = None
+    ) -> SyncRuntimeWatch:
+        """Return a watch of many memories, to be opened by `with` and iterated inside; see `Runtime.watch`.
+
+        Args:
+            namespace: only that one; None: all.
+            prefix: only ids that begin with it.
+            timeout: seconds without a notice after which the iterator ends; None: it waits for ever.
+        """
+        return SyncRuntimeWatch(self._core, FeedReader(self._core, namespace, prefix), timeout)
 
     def stats(self) -> RuntimeStats:
         """Return the runtime's counters at this instant; still after closing."""
