@@ -65,7 +65,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     ),
     frozenset({"runtime"}),
     frozenset({"testing"}),
-    frozenset({"memory", "loghandle", "past", "registry", "turns", "watches", "writes"}),
+    frozenset({"memory", "loghandle", "past", "registry", "searching", "turns", "watches", "writes"}),
     frozenset({"sync"}),
     frozenset({"opening"}),
     frozenset({"cli", "integrations", "compat", "__main__"}),

@@ -52,6 +52,7 @@ from turnkeeper.metadata import Metadata
 from turnkeeper.opening import Runtime, open_runtime
 from turnkeeper.policies import CompactionPolicy, RetentionPolicy
 from turnkeeper.registry import Erasure, MemoryPage
+from turnkeeper.searching import SearchHit, SearchPage
 from turnkeeper.stats import MemoryStats, RuntimeStats
 from turnkeeper.sync import (
     SyncChatMemory,
@@ -112,6 +113,8 @@ __all__ = [
     "RuntimeStats",
     "RuntimeUsageError",
     "RuntimeWatch",
+    "SearchHit",
+    "SearchPage",
     "Settings",
     "StoreError",
     "StoreFormatError",

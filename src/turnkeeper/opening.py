@@ -11,6 +11,7 @@ from turnkeeper.memory import ChatMemory
 from turnkeeper.names import memory_name
 from turnkeeper.registry import Erasure, MemoryPage, MemoryQuery, erase, erase_all, list_memories
 from turnkeeper.runtime import RuntimeCore, make_core
+from turnkeeper.searching import SearchPage, search, search_query
 from turnkeeper.stats import RuntimeStats
 from turnkeeper.stores import Store
 from turnkeeper.sync import SyncRuntime
@@ -136,6 +137,33 @@ class Runtime:
             InvalidArgumentError: `prefix` is no text.
         """
         return RuntimeWatch(FeedReader(self._core, namespace, prefix))
+
+    async def search(
+        self,
+        text: str,
+        *,
+        namespace: str | None = None,
+        prefix: str = "",
+        limit: int = 20,
+        cursor: str | None = None,
+    ) -> SearchPage:
+        """Find what was said, the newest first: entries whose texts have all the words, in all of the log.
+
+        Only where the store has an index: on SQLite with `?search=true`, off by default. Words are compared without
+        case and diacritics. Operators of the store's own query language have no meaning.
+
+        Args:
+            text: the words.
+            namespace: only there; None: everywhere.
+            prefix: only memories whose ids begin with it, byte for byte.
+            limit: at most so many hits, 1 to 1 000.
+            cursor: the last page's; None: from the newest.
+
+        Raises:
+            InvalidArgumentError: an argument is out of range, or there is no word.
+            StoreError: the store has no search.
+        """
+        return await search(self._core, search_query(text, namespace, prefix, limit, cursor))
 
     @property
     def sync(self) -> SyncRuntime:

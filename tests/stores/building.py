@@ -13,7 +13,9 @@ from turnkeeper.log import (
     SET,
     Committed,
     Entry,
+    Head,
     Key,
+    NewMeta,
     Outcome,
     Slice,
     Version,
@@ -111,3 +113,20 @@ def listed(store: Store, *, namespace: str | None = None, page: int = 1000) -> S
         if not found:
             return names
         names += [one.name for one in found]
+
+
+def head_of(store: Store, memory: MemoryName) -> Head:
+    """Return the row of a memory that is there."""
+    head = load(store, memory).head
+    assert head is not None
+    return head
+
+
+def describing(memory: MemoryName, mid: int, expected: int, revision: int, data: bytes = b"{}") -> Slice:
+    """Make a slice that has metadata and no entries; `revision`: how often they were changed before."""
+    return Slice(memory, mid, expected, (), meta=NewMeta(revision, data))
+
+
+def pruning(memory: MemoryName, mid: int, expected: int, before: int, *, base: int = 0, system: int = 0) -> Slice:
+    """Make a slice that prunes and has no entries."""
+    return Slice(memory, mid, expected, (), base=base, system=system, prune=before)

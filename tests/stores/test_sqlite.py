@@ -68,6 +68,7 @@ class TestSettings:
         assert store.pragma("synchronous") == 2
         assert store.pragma("fullfsync") == 1
         assert store.pragma("checkpoint_fullfsync") == 1
+        assert store.pragma("secure_delete") == 1
 
     def test_relaxed_lowers_the_sync_setting_and_nothing_else(self, path: Path) -> None:
         store = SQLiteStore(path)
@@ -87,7 +88,7 @@ class TestSettings:
         columns = {
             "head": "mid namespace id version base system turn_id turn_until created_at updated_at expires_at meta "
             "meta_version",
-            "entry": "mid version op entry_id turn_id payload at",
+            "entry": "seq mid version op entry_id turn_id payload at",
             "receipt": "name_digest key mid digest version count expires_at",
             "message": "namespace id version op position role json visible at",
         }
@@ -476,7 +477,8 @@ class TestDamage:
             assert len(await memory.messages()) == 3
             with plain(healthy) as connection:
                 connection.execute(
-                    f"INSERT INTO entry SELECT mid, 4, 'add', randomblob(16), NULL, ?, at FROM entry WHERE {SECOND}",
+                    "INSERT INTO entry (mid, version, op, entry_id, payload, at) "
+                    f"SELECT mid, 4, 'add', randomblob(16), ?, at FROM entry WHERE {SECOND}",
                     (b"no JSON",),
                 )
                 connection.execute("UPDATE head SET version = 4 WHERE id = 'b'")
@@ -535,7 +537,7 @@ class TestDamage:
             committed(store, add(name("d"), 0, 0, *["x" * 1000] * 200))
         with healthy.open("r+b") as file:
             size = healthy.stat().st_size
-            for page in range(4096 * 12, size, 4096 * 3):
+            for page in range(4096 * 24, size, 4096 * 3):
                 file.seek(page)
                 file.write(b"\xaa" * 512)
         with opened(healthy, read_only=True) as store:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -32,42 +31,7 @@ from turnkeeper.log import Committed, Conflict, Duplicate, Version
 from turnkeeper.names import MemoryName
 from turnkeeper.stores import InMemoryStore, LoadQuery, SQLiteStore, Store
 
-MakeStore = Callable[[Clock], Store]
 M = name()
-
-
-def make_in_memory(_directory: Path, clock: Clock) -> Store:
-    return InMemoryStore(clock=clock)
-
-
-def make_sqlite(directory: Path, clock: Clock) -> Store:
-    return SQLiteStore(directory / "own.db", clock=clock)
-
-
-def make_shared_sqlite(directory: Path, clock: Clock) -> Store:
-    return SQLiteStore(directory / "shared.db", shared=True, clock=clock)
-
-
-MAKERS = [
-    pytest.param(make_in_memory, id="memory"),
-    pytest.param(make_sqlite, id="sqlite"),
-    pytest.param(make_shared_sqlite, id="sqlite-shared"),
-]
-
-
-@pytest.fixture
-def clock() -> Clock:
-    """Return the store's clock."""
-    return Clock()
-
-
-@pytest.fixture(params=MAKERS)
-def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[Store]:
-    """Return an open store."""
-    made: Store = request.param(tmp_path, clock)
-    made.open(durability="full")
-    yield made
-    made.close()
 
 
 class TestCompareAndSet:

@@ -20,7 +20,7 @@ from turnkeeper.log import (
     encode_payload,
 )
 from turnkeeper.names import MemoryName
-from turnkeeper.stores.base import Changes, Listed, Store
+from turnkeeper.stores.base import Changes, Found, Listed, SearchQuery, Store
 from turnkeeper.stores.in_memory import InMemoryStore
 from turnkeeper.stores.sqlite import SQLiteStore
 from turnkeeper.stores.urls import store_from_url
@@ -31,6 +31,7 @@ __all__ = [
     "Conflict",
     "Duplicate",
     "Entry",
+    "Found",
     "Head",
     "InMemoryStore",
     "Key",
@@ -43,6 +44,7 @@ __all__ = [
     "Outcome",
     "Rejected",
     "SQLiteStore",
+    "SearchQuery",
     "Slice",
     "Store",
     "StoredEntry",

@@ -14,10 +14,11 @@ from typing import ClassVar
 
 import msgspec
 
+from turnkeeper.errors import StoreError
 from turnkeeper.log import Head, Loaded, LoadQuery, Outcome, Slice, StoredEntry, StoredReceipt, Version
 from turnkeeper.names import MemoryName
 
-__all__ = ["Changes", "Listed", "Store"]
+__all__ = ["Changes", "Found", "Listed", "SearchQuery", "Store"]
 
 
 class Listed(msgspec.Struct, frozen=True, gc=False):
@@ -32,6 +33,46 @@ class Changes(msgspec.Struct, frozen=True, gc=False):
 
     cursor: int
     changed: tuple[tuple[MemoryName, Version], ...]
+
+
+class SearchQuery(msgspec.Struct, frozen=True, gc=False):
+    """What to search for.
+
+    Attributes:
+        text: words; an entry has to have all of them.
+        namespace: only there; None: everywhere.
+        prefix: only memories whose ids begin with it.
+        limit: at most so many entries.
+        before: only those at a lower place than this; 0: any.
+    """
+
+    text: str
+    namespace: str | None
+    prefix: str
+    limit: int
+    before: int
+
+    def __repr__(self) -> str:
+        """Show where, never what."""
+        return f"<SearchQuery namespace={self.namespace!r} prefix={self.prefix!r} limit={self.limit}>"
+
+
+class Found(msgspec.Struct, frozen=True, gc=False):
+    """An entry that has all the words; `place` is lower for what the store took earlier.
+
+    Attributes:
+        place: where it stands among all that is found.
+        name: its memory.
+        mid: the memory's row.
+        entry: the entry.
+        current: whether the memory's state shows one of its messages.
+    """
+
+    place: int
+    name: MemoryName
+    mid: int
+    entry: StoredEntry
+    current: bool
 
 
 class Store(ABC):
@@ -129,6 +170,10 @@ class Store(ABC):
             limit: at most so many.
         """
         raise NotImplementedError
+
+    def search(self, query: SearchQuery) -> list[Found]:
+        """Find entries by their words, the newest first."""
+        raise StoreError(f"{self.describe()} can't search; SQLite can, with '?search=true'")
 
     def scrub(self) -> str | None:
         """Make what was deleted unreadable in the store's files; from the writing thread.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
 from typing import ClassVar
 
 from turnkeeper.log import (
@@ -30,6 +31,7 @@ from turnkeeper.log import (
 )
 from turnkeeper.names import MemoryName
 from turnkeeper.stores.base import Listed, Store
+from turnkeeper.stores.ranges import end_of_prefix
 
 __all__ = ["InMemoryStore"]
 
@@ -39,7 +41,20 @@ _CONFLICT = Conflict()
 class _Row:
     """A memory: its head, and its entries as they were handed over, so that nothing is encoded twice."""
 
-    __slots__ = ("base", "created_at", "entries", "kept", "mid", "pruned", "system", "times", "updated_at")
+    __slots__ = (
+        "base",
+        "created_at",
+        "entries",
+        "expires_at",
+        "kept",
+        "meta",
+        "meta_version",
+        "mid",
+        "pruned",
+        "system",
+        "times",
+        "updated_at",
+    )
 
     def __init__(self, mid: int, created_at: int) -> None:
         self.mid = mid
@@ -47,17 +62,30 @@ class _Row:
         self.system = 0
         self.created_at = created_at
         self.updated_at = created_at
+        self.expires_at = 0
+        self.meta_version = 0
+        self.meta: bytes | None = None
         self.entries: list[Entry] = []
         self.times: list[int] = []
         self.pruned = 0  # entries removed before those held
-        self.kept: tuple[StoredEntry, ...] = ()  # of the removed ones, that with the current system message
+        self.kept: tuple[StoredEntry, ...] = ()  # of the removed ones, those that the state needs
 
     @property
     def version(self) -> int:
         return self.pruned + len(self.entries)
 
     def head(self) -> Head:
-        return Head(self.mid, self.version, self.base, self.system, self.created_at, self.updated_at)
+        return Head(
+            self.mid,
+            self.version,
+            self.base,
+            self.system,
+            self.created_at,
+            self.updated_at,
+            self.expires_at,
+            self.meta_version,
+            self.meta,
+        )
 
     def stored(self, first: int, last: int) -> tuple[StoredEntry, ...]:
         kept = tuple([entry for entry in self.kept if first <= entry.version <= last])
@@ -67,12 +95,62 @@ class _Row:
             for n, entry in enumerate(self.entries[first - 1 - self.pruned : max(last - self.pruned, 0)], start=first)
         )
 
-    def prune(self) -> None:
-        self.kept = self.stored(self.system, self.system) if self.system < self.base else ()
-        leaving = self.base - 1 - self.pruned
-        del self.entries[:leaving]
-        del self.times[:leaving]
-        self.pruned = self.base - 1
+    def start(self) -> StoredEntry | None:
+        """Return the entry that starts the state, if it has a summary to show."""
+        place = self.base - 1 - self.pruned
+        if not self.base or (place >= 0 and self.entries[place].op not in (COMPACT, FORK)):
+            return None
+        started = self.stored(self.base, self.base)
+        return started[0] if started and started[0].op in (COMPACT, FORK) else None
+
+    def prune(self, before: int) -> None:
+        """Remove the entries before this one, but for those at `base` and `system`."""
+        leaving = min(before - 1, self.version) - self.pruned
+        stay = sorted({self.base, self.system})
+        kept = [entry for entry in self.kept if entry.version >= before or entry.version in stay]
+        for version in stay:
+            if self.pruned < version <= self.pruned + leaving:
+                kept += self.stored(version, version)
+        self.kept = tuple(kept)
+        if leaving > 0:
+            del self.entries[:leaving]
+            del self.times[:leaving]
+            self.pruned += leaving
+
+
+class _Expiries:
+    """Which memories expire when, the oldest first: a heap with about one item for each that does.
+
+    An item is a time before which nothing has to be done; one that comes too early, because the memory was changed
+    since, is put back with its present time when it comes up.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, MemoryName]] = []
+        self._noted: dict[int, int] = {}
+
+    def note(self, mid: int, name: MemoryName, at: int) -> None:
+        noted = self._noted.get(mid)
+        if at and (noted is None or at < noted):
+            self._noted[mid] = at
+            heappush(self._heap, (at, mid, name))
+
+    def over(self, now: int, limit: int, rows: dict[int, _Row]) -> list[MemoryName]:
+        found: list[tuple[int, int, MemoryName]] = []
+        while len(found) < limit and self._heap and self._heap[0][0] <= now:
+            at, mid, name = item = heappop(self._heap)
+            if self._noted.get(mid) != at:
+                continue  # noted for an earlier time since
+            row = rows.get(mid)
+            if row is not None and row.expires_at == at:
+                found.append(item)
+                continue
+            del self._noted[mid]
+            if row is not None:
+                self.note(mid, name, row.expires_at)
+        for item in found:  # they are over until somebody deletes them
+            heappush(self._heap, item)
+        return [name for _, _, name in found]
 
 
 class InMemoryStore(Store):
@@ -91,6 +169,7 @@ class InMemoryStore(Store):
         self._receipts: dict[tuple[MemoryName, str], tuple[StoredReceipt, float]] = {}
         self._by_mid: dict[int, _Row] = {}
         self._last_mid = 0
+        self._expiries = _Expiries()
         # Rows are appended to, so names are sorted only when somebody lists them.
         self._order: list[MemoryName] | None = None
 
@@ -114,26 +193,47 @@ class InMemoryStore(Store):
         row = self._rows.get(slice_.name)
         if (row.mid if row else 0) != slice_.mid or (row and row.pruned + len(row.entries) != slice_.expected):
             return _CONFLICT
-        at = max(int(now * 1e6), slice_.not_before)
+        meta, at = slice_.meta, max(int(now * 1e6), slice_.not_before)
+        if meta is not None and meta.expected != (row.meta_version if row else 0):
+            return _CONFLICT
         if slice_.delete:
-            if row is not None:
-                del self._rows[slice_.name], self._by_mid[row.mid]
-                self._order = None
-            return Committed(slice_.mid, at)
+            return self._delete(row, slice_, at, int(now * 1e6))
         if row is None:
+            if not slice_.entries and meta is None:
+                return _CONFLICT
             self._last_mid += 1
             row = self._rows[slice_.name] = self._by_mid[self._last_mid] = _Row(self._last_mid, at)
             self._order = None
-        row.entries.extend(slice_.entries)
-        row.times.extend([at] * len(slice_.entries))
-        row.base = slice_.base
-        row.system = slice_.system
-        row.updated_at = at
+        if slice_.entries:
+            row.entries.extend(slice_.entries)
+            row.times.extend([at] * len(slice_.entries))
+            row.updated_at = at
+        if slice_.entries or slice_.prune:
+            row.base = slice_.base
+            row.system = slice_.system
+        if meta is not None:
+            row.meta_version += 1
+            row.meta = meta.data
+        if slice_.expires_after or row.expires_at:
+            self._expire(row, slice_, at)
         if slice_.prune:
-            row.prune()
+            row.prune(slice_.prune)
         if keyed:
             self._keep_receipts(slice_, row.mid, keyed, now + receipt_ttl)
         return Committed(row.mid, at)
+
+    def _delete(self, row: _Row | None, slice_: Slice, at: int, now: int) -> Outcome:
+        if slice_.only_expired and (row is None or not 0 < row.expires_at <= now):
+            return _CONFLICT
+        if row is not None:
+            del self._rows[slice_.name], self._by_mid[row.mid]
+            self._order = None
+        return Committed(slice_.mid, at)
+
+    def _expire(self, row: _Row, slice_: Slice, at: int) -> None:
+        if slice_.entries or slice_.meta is not None:
+            row.expires_at = at + int(slice_.expires_after * 1e6) if slice_.expires_after else 0
+            self._expiries.note(row.mid, slice_.name, row.expires_at)
 
     def _keep_receipts(self, slice_: Slice, mid: int, keyed: list[tuple[int, Key]], expires_at: float) -> None:
         for index, key in keyed:
@@ -156,13 +256,29 @@ class InMemoryStore(Store):
         row = self._rows.get(slice_.name)
         if slice_.delete:
             return Committed(slice_.mid, 0) if row is None or row.mid != slice_.mid else None
-        if row is None or (slice_.mid and row.mid != slice_.mid) or row.version <= slice_.expected:
+        if row is None or (slice_.mid and row.mid != slice_.mid):
+            return None
+        if not slice_.entries:
+            return self._settle_change(row, slice_)
+        if row.version <= slice_.expected:
             return None
         place = slice_.expected - row.pruned
         if place < 0:
             return Unknown()  # what stood there was pruned
         ours = row.entries[place].entry_id == slice_.entries[0].entry_id
         return Committed(row.mid, row.times[place]) if ours else None
+
+    def _settle_change(self, row: _Row, slice_: Slice) -> Outcome | None:
+        meta = slice_.meta
+        if meta is not None:
+            if row.meta_version > meta.expected + 1:
+                return Unknown()  # others have changed them since
+            done = (row.meta_version, row.meta) == (meta.expected + 1, meta.data)
+        else:
+            left = [entry.version for entry in row.kept if entry.version < slice_.prune]
+            done = row.base >= slice_.base and row.pruned >= min(slice_.prune - 1, slice_.expected)
+            done = done and set(left) <= {slice_.base, slice_.system}
+        return Committed(row.mid, row.updated_at) if done else None
 
     def load(self, queries: Sequence[LoadQuery]) -> list[Loaded]:
         """Read memories."""
@@ -176,8 +292,7 @@ class InMemoryStore(Store):
         last = row.version
         if known is not None and known.mid == row.mid and row.base <= known.n:
             return Loaded(row.head(), known.n, row.stored(known.n + 1, last), continues=True)
-        opening = row.entries[row.base - 1 - row.pruned].op if row.base else ""
-        start = row.stored(row.base, row.base)[0] if opening in (COMPACT, FORK) else None
+        start = row.start()
         base = first_entry(start, row.base)
         first = max(base, last + 1 - query.newest) if query.newest else base
         system = row.stored(row.system, row.system)[0] if 0 < row.system < first else None
@@ -191,19 +306,41 @@ class InMemoryStore(Store):
         held = [self._receipts.get(name_and_key) for name_and_key in names_and_keys]
         return [found[0] if found is not None and found[1] > now else None for found in held]
 
-    def names(self, *, namespace: str | None, after: MemoryName | None, limit: int) -> list[Listed]:
+    def names(
+        self,
+        *,
+        namespace: str | None,
+        after: MemoryName | None,
+        limit: int,
+        prefix: str = "",
+        updated_after: int = 0,
+    ) -> list[Listed]:
         """List memories; code points sort as their UTF-8 does."""
         if self._order is None:
             self._order = sorted(self._rows)
-        start = 0 if after is None else bisect_right(self._order, after)
+        order = self._order
+        start, end = 0 if after is None else bisect_right(order, after), len(order)
         if namespace is not None:
-            start = max(start, bisect_right(self._order, MemoryName(namespace, "")))
+            start = max(start, bisect_left(order, MemoryName(namespace, prefix)))
+            behind = end_of_prefix(prefix)
+            last = MemoryName(namespace + "\0", "") if behind is None else MemoryName(namespace, behind)
+            end = bisect_left(order, last)
         listed: list[Listed] = []
-        for name in self._order[start : start + limit]:
-            if namespace is not None and name.namespace != namespace:
+        for place in range(start, end):
+            if len(listed) == limit:
                 break
-            listed.append(Listed(name, self._rows[name].head()))
+            name = order[place]
+            if name.id.startswith(prefix) and (row := self._rows[name]).updated_at > updated_after:
+                listed.append(Listed(name, row.head()))
         return listed
+
+    def expired(self, limit: int) -> list[MemoryName]:
+        """List memories whose time is over."""
+        return self._expiries.over(self.now(), limit, self._by_mid)
+
+    def now(self) -> int:
+        """Ask the clock."""
+        return int(self._clock() * 1e6)
 
     def entries(self, mid: int, *, after: int, limit: int, before: int = 0, newest: bool = False) -> list[StoredEntry]:
         """Read a memory's log."""

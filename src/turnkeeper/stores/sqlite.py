@@ -8,34 +8,17 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 from urllib.parse import quote
 
 from turnkeeper.errors import StoreError, StoreFormatError, StoreInUseError, StoreUnavailableError
-from turnkeeper.log import (
-    COMPACT,
-    FORK,
-    STARTING,
-    Committed,
-    Duplicate,
-    Entry,
-    Head,
-    Key,
-    Loaded,
-    LoadQuery,
-    Outcome,
-    Receipt,
-    Slice,
-    StoredEntry,
-    StoredReceipt,
-    Unknown,
-    Version,
-    encode_payload,
-    first_entry,
-)
+from turnkeeper.log import Committed, Loaded, LoadQuery, Outcome, Slice, StoredEntry, StoredReceipt
 from turnkeeper.names import MemoryName
-from turnkeeper.stores import sqlite_leases as leases
-from turnkeeper.stores.base import Listed, Store
+from turnkeeper.stores import sqlite_reading as reading
+from turnkeeper.stores import sqlite_scrubbing as scrubbing
+from turnkeeper.stores import sqlite_search as searching
+from turnkeeper.stores import sqlite_writing as writing
+from turnkeeper.stores.base import Changes, Found, Listed, SearchQuery, Store
 from turnkeeper.stores.filelock import FileLock
 from turnkeeper.stores.filesystems import filesystem_of, is_network
 from turnkeeper.stores.sqlite_schema import check_format, migrate
@@ -43,43 +26,6 @@ from turnkeeper.stores.sqlite_schema import check_format, migrate
 __all__ = ["QUARANTINE", "SQLiteStore"]
 
 _OLDEST_SQLITE: Final = (3, 37, 0)  # strict tables
-
-_CREATE: Final = (
-    "INSERT INTO head (namespace, id, version, base, system, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?) "
-    "ON CONFLICT (namespace, id) DO NOTHING"
-)
-_AHEAD: Final = "UPDATE head SET version = ?, base = ?, system = ?, updated_at = ? WHERE mid = ? AND version = ? AND "
-_ADVANCE: Final = _AHEAD + leases.FREE
-_ADVANCE_TURN: Final = _AHEAD + leases.OWN
-_DELETE: Final = f"DELETE FROM head WHERE mid = ? AND version = ? AND {leases.FREE}"
-_APPEND: Final = "INSERT INTO entry (mid, version, op, entry_id, turn_id, payload, at) VALUES (?, ?, ?, ?, ?, ?, ?)"
-_KEEP_RECEIPT: Final = (
-    "INSERT OR REPLACE INTO receipt (name_digest, key, mid, digest, version, count, expires_at) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?)"
-)
-_DROP_EXPIRED: Final = (
-    "DELETE FROM receipt WHERE rowid IN (SELECT rowid FROM receipt WHERE expires_at <= ? ORDER BY expires_at LIMIT ?)"
-)
-_RECEIPT: Final = "SELECT mid, version, count, digest FROM receipt WHERE name_digest = ? AND key = ? AND expires_at > ?"
-_HEAD: Final = "SELECT mid, version, base, system, created_at, updated_at FROM head WHERE namespace = ? AND id = ?"
-_ENTRIES: Final = "SELECT version, op, entry_id, payload, at FROM entry WHERE mid = ? AND version >= ? ORDER BY version"
-_PAGE: Final = (
-    "SELECT version, op, entry_id, payload, at FROM entry WHERE mid = ? AND version > ? AND version < ? "
-    "ORDER BY version {} LIMIT ?"
-)
-_NO_BOUND: Final = 2**63 - 1
-_NEWEST: Final = (
-    "SELECT version, op, entry_id, payload, at FROM entry WHERE mid = ? AND version >= ? ORDER BY version DESC LIMIT ?"
-)
-_PRUNE: Final = "DELETE FROM entry WHERE mid = ? AND version < ? AND version <> ?"
-_MOVE: Final = (
-    "INSERT INTO head (namespace, id, version, base, system, created_at, updated_at) "
-    "SELECT ?, ?, version, base, system, created_at, updated_at FROM head WHERE mid = ?"
-)
-_LIST: Final = (
-    "SELECT namespace, id, mid, version, base, system, created_at, updated_at FROM head "
-    "WHERE (namespace, id) > (?, ?) {} ORDER BY namespace, id LIMIT ?"
-)
 
 # Codes that speak of the file or the machine, not of the slices in the group: retrying each alone would not help.
 _UNAVAILABLE: Final = frozenset(
@@ -98,9 +44,6 @@ _UNAVAILABLE: Final = frozenset(
 )
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
-_EntryRow: TypeAlias = tuple[int, int, str, bytes, bytes | None, bytes, int]
-
-
 QUARANTINE: Final = "turnkeeper:quarantine"
 """The namespace that corrupt memories are moved to, out of the way."""
 
@@ -117,6 +60,8 @@ class SQLiteStore(Store):
         shared: let several processes in. Then commits and checkpoints hold a lock on a side file, because SQLite
             before 3.51.3 can corrupt its log when two processes checkpoint at once.
         read_only: look only; takes no lock and works beside a running server.
+        search: make a full-text index of what is said, so that it can be searched. It is made once, from all that is
+            there, and kept from then on, also when this is not asked for again.
         network_filesystem: allow a file system that hosts share; only when one host uses it at a time.
         busy_timeout: longest wait for another process's lock, in seconds.
         clock: returns seconds since the epoch.
@@ -128,6 +73,7 @@ class SQLiteStore(Store):
         *,
         shared: bool = False,
         read_only: bool = False,
+        search: bool = False,
         network_filesystem: bool = False,
         busy_timeout: float = 10.0,
         clock: Callable[[], float] = time.time,
@@ -137,6 +83,7 @@ class SQLiteStore(Store):
         self.path: Path = Path(os.path.realpath(path))
         self.shared = shared
         self._read_only = read_only
+        self._search = search
         self._network_filesystem = network_filesystem
         self._busy_timeout = busy_timeout
         self._clock = clock
@@ -144,6 +91,7 @@ class SQLiteStore(Store):
         self._commit_lock = FileLock(self.path.with_name(self.path.name + ".commit-lock"))
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
 
     def describe(self) -> str:
         """Name the file."""
@@ -168,6 +116,8 @@ class SQLiteStore(Store):
                     self._writer = self._connect("rwc")
                     self._set_up(self._writer, "FULL" if durability == "full" else "NORMAL")
                     migrate(self._writer, self.describe())
+                    if self._search:
+                        searching.make_index(self._writer)
                 self._open_reader()
         except BaseException:
             self.close()
@@ -205,6 +155,7 @@ class SQLiteStore(Store):
     def _open_reader(self) -> None:
         if not self.path.exists():
             raise StoreUnavailableError(f"{self.describe()} does not exist")
+        self._file = scrubbing.take_note(self.path)
         self._reader = self._connect("ro")
         self._reader.execute("PRAGMA query_only = ON")
         if self._read_only and not check_format(self._reader, self.describe()):
@@ -228,6 +179,8 @@ class SQLiteStore(Store):
         if mode != "wal":
             raise StoreUnavailableError(f"{self.describe()} can't be used in WAL mode (SQLite answers {mode!r})")
         connection.execute(f"PRAGMA synchronous = {synchronous}")
+        # Zeros in the place of what is deleted, or it would stay readable in the file.
+        connection.execute("PRAGMA secure_delete = ON")
         # On macOS plain fsync leaves data in the drive's cache; elsewhere these two have no effect.
         connection.execute("PRAGMA fullfsync = ON")
         connection.execute("PRAGMA checkpoint_fullfsync = ON")
@@ -242,6 +195,9 @@ class SQLiteStore(Store):
             if writer is not None:
                 with self._committing():  # the last connection to close checkpoints
                     writer.close()
+        file, self._file = self._file, None
+        if file is not None:
+            scrubbing.let_go(file)
         self._commit_lock.close()
         self._owner_lock.close()
 
@@ -254,13 +210,13 @@ class SQLiteStore(Store):
             connection.execute("BEGIN IMMEDIATE")
             try:
                 now = int(self._clock() * 1e6)
-                rows: list[_EntryRow] = []
-                expires_at = now + int(receipt_ttl * 1e6)
-                outcomes = [self._commit_slice(connection, slice_, now, expires_at, rows) for slice_ in slices]
-                connection.executemany(_APPEND, rows)
+                rows: list[writing.EntryRow] = []
+                until = now + int(receipt_ttl * 1e6)
+                outcomes = [writing.commit_slice(connection, slice_, now, until, rows) for slice_ in slices]
+                connection.executemany(writing.APPEND, rows)
                 for slice_, outcome in zip(slices, outcomes, strict=True):
                     if slice_.prune and isinstance(outcome, Committed):
-                        connection.execute(_PRUNE, (outcome.mid, slice_.base, slice_.system))
+                        writing.prune(connection, slice_, outcome.mid)
                 connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:
@@ -268,176 +224,97 @@ class SQLiteStore(Store):
                 raise
         return outcomes
 
-    def _commit_slice(
-        self,
-        connection: sqlite3.Connection,
-        slice_: Slice,
-        now: int,
-        expires_at: int,
-        rows: list[_EntryRow],
-    ) -> Outcome:
-        """Write one slice's head and receipts and leave its entries in `rows`; whatever may refuse it comes first."""
-        if slice_.lease is not None and not slice_.entries:
-            return leases.change(connection, slice_, slice_.lease, now)
-        keyed = [(index, entry, entry.key) for index, entry in enumerate(slice_.entries) if entry.key is not None]
-        for index, _, key in keyed:
-            if (stored := self._find_receipt(connection, slice_.name, key.key, now)) is not None:
-                return Duplicate(index, stored)
-        mid, expected, at = slice_.mid, slice_.expected, max(now, slice_.not_before)
-        version = expected + len(slice_.entries)
-        if slice_.delete:
-            if not connection.execute(_DELETE, (mid, expected, now, slice_.turn_id)).rowcount:
-                return leases.refusal(connection, slice_)
-            connection.execute("DELETE FROM entry WHERE mid = ?", (mid,))
-            return Committed(mid, at)
-        state = version, slice_.base, slice_.system, at
-        if mid:
-            advance = _ADVANCE_TURN if leases.is_of_its_turn(slice_) else _ADVANCE
-            cursor = connection.execute(advance, (*state, mid, expected, now, slice_.turn_id))
-        elif slice_.turn_id and leases.is_of_its_turn(slice_):
-            return leases.HELD  # the row that its lease was for is gone
-        else:
-            cursor = connection.execute(_CREATE, (*slice_.name, *state, at))
-            mid = cursor.lastrowid or 0
-        if cursor.rowcount != 1:
-            return leases.refusal(connection, slice_)
-        if slice_.lease is not None:
-            leases.put(connection, mid, slice_.lease, now)
-        for n, entry in enumerate(slice_.entries, start=expected + 1):
-            rows.append((mid, n, entry.op, entry.entry_id, entry.turn_id or None, encode_payload(entry), at))
-        if keyed:
-            self._keep_receipts(connection, slice_, mid, keyed, now, expires_at)
-        return Committed(mid, at)
-
-    def _keep_receipts(
-        self,
-        connection: sqlite3.Connection,
-        slice_: Slice,
-        mid: int,
-        keyed: list[tuple[int, Entry, Key]],
-        now: int,
-        expires_at: int,
-    ) -> None:
-        # Each new receipt pays for the removal of two expired ones, so they can't pile up and no sweep is needed.
-        connection.execute(_DROP_EXPIRED, (now, 2 * len(keyed)))
-        digest = slice_.name.digest()
-        for index, entry, key in keyed:
-            version = slice_.expected + index + 1
-            row = (digest, key.key, mid, key.digest, version, len(entry.messages), expires_at)
-            connection.execute(_KEEP_RECEIPT, row)
-
     def quarantine(self, name: MemoryName) -> MemoryName:
         """Move a memory out of the way under another name, whatever its entries look like, and return that name."""
         connection = self._writing()
         with self._translating("quarantine"), self._committing():
-            row = connection.execute(_HEAD, name).fetchone()
-            if row is None:
+            head = reading.row_of(connection, name)
+            if head is None:
                 raise StoreError(f"{self.describe()} has no memory {name.id!r} (namespace {name.namespace!r})")
-            aside = MemoryName(QUARANTINE, f"{row[0]}")
+            aside = MemoryName(QUARANTINE, f"{head.mid}")
             connection.execute("BEGIN IMMEDIATE")
             try:
-                # A row of its own: whoever still holds the old one can't write to it any more.
-                moved = connection.execute(_MOVE, (*aside, row[0])).lastrowid
-                connection.execute("UPDATE entry SET mid = ? WHERE mid = ?", (moved, row[0]))
-                connection.execute("DELETE FROM head WHERE mid = ?", (row[0],))
+                writing.move(connection, head.mid, aside)
                 connection.execute("COMMIT")
             except BaseException:
                 connection.execute("ROLLBACK")
                 raise
         return aside
 
+    def scrub(self) -> str | None:
+        """Empty the log, and put zeros over what SQLite leaves behind; reads the whole file."""
+        connection = self._writing()
+        assert self._file is not None
+        with self._translating("scrub"), self._committing():
+            if searching.has_index(connection):
+                searching.optimize(connection)
+            blocked = scrubbing.scrub(connection, self.path, self._file)
+        return None if blocked is None else f"{self.describe()}: {blocked}"
+
     # Reading
 
     def settle(self, slices: Sequence[Slice]) -> list[Outcome | None]:
-        """Look for the slices' entry ids."""
+        """Look for the slices' entry ids, or for what else they were to change."""
         connection = self._reading()
         with self._translating("settle"), self._snapshot(connection):
-            return [self._settle(connection, slice_) for slice_ in slices]
-
-    def _settle(self, connection: sqlite3.Connection, slice_: Slice) -> Outcome | None:
-        if slice_.lease is not None and not slice_.entries:
-            return leases.settle(connection, slice_, slice_.lease)
-        if slice_.delete:
-            found = connection.execute("SELECT 1 FROM head WHERE mid = ?", (slice_.mid,)).fetchone()
-            return Committed(slice_.mid, 0) if found is None else None
-        row = connection.execute(
-            "SELECT head.mid, head.base, entry.entry_id, entry.at FROM head "
-            "LEFT JOIN entry ON entry.mid = head.mid AND entry.version = ? WHERE head.namespace = ? AND head.id = ?",
-            (slice_.expected + 1, *slice_.name),
-        ).fetchone()
-        if row is None or (slice_.mid and row[0] != slice_.mid):
-            return None
-        mid, base, entry_id, at = row
-        if entry_id is None:
-            return Unknown() if slice_.expected + 1 < base else None  # what stood there may have been pruned
-        return Committed(mid, at) if entry_id == slice_.entries[0].entry_id else None
+            return [reading.settle(connection, slice_) for slice_ in slices]
 
     def load(self, queries: Sequence[LoadQuery]) -> list[Loaded]:
         """Read memories in one snapshot."""
         connection = self._reading()
         with self._translating("load"), self._snapshot(connection):
-            return [self._load(connection, query) for query in queries]
+            return [reading.load(connection, query) for query in queries]
 
-    def _load(self, connection: sqlite3.Connection, query: LoadQuery) -> Loaded:
-        row = connection.execute(_HEAD, query.name).fetchone()
-        if row is None:
-            return Loaded(None, 0, ())
-        head, known = Head(*row), query.known
-        if known is not None and known.mid == head.mid and head.base <= known.n:
-            rows = connection.execute(_ENTRIES, (head.mid, known.n + 1)) if known.n < head.version else ()
-            return Loaded(head, known.n, tuple([StoredEntry(*row) for row in rows]), continues=True)
-        start = self._entry(connection, head.mid, head.base) if head.base else None
-        base = first_entry(start, head.base)
-        if query.newest:
-            rows = reversed(connection.execute(_NEWEST, (head.mid, base, query.newest)).fetchall())
-        else:
-            rows = connection.execute(_ENTRIES, (head.mid, base))
-        entries = tuple([StoredEntry(*row) for row in rows])
-        first = entries[0].version if len(entries) == query.newest > 0 else base
-        system = self._entry(connection, head.mid, head.system) if 0 < head.system < first else None
-        older = False
-        if first == base > 1 and (start is None or start.op not in STARTING):
-            older = self._entry(connection, head.mid, base - 1) is not None and base - 1 != head.system
-        if start is not None and (start.version >= first or start.op not in (COMPACT, FORK)):
-            start = None  # it is among them, or has nothing to show besides
-        return Loaded(head, 0 if first == base else first - 1, entries, system, older=older, start=start)
-
-    def _entry(self, connection: sqlite3.Connection, mid: int, version: int) -> StoredEntry | None:
-        row = connection.execute(f"{_ENTRIES} LIMIT 1", (mid, version)).fetchone()
-        return StoredEntry(*row) if row is not None and row[0] == version else None
+    def search(self, query: SearchQuery) -> list[Found]:
+        """Look into the full-text index."""
+        connection = self._reading()
+        with self._translating("search"):
+            return searching.find(connection, query)
 
     def receipts(self, names_and_keys: Sequence[tuple[MemoryName, str]]) -> list[StoredReceipt | None]:
         """Look up idempotency keys."""
         connection = self._reading()
         with self._translating("receipts"):
-            now = int(self._clock() * 1e6)
-            return [self._find_receipt(connection, name, key, now) for name, key in names_and_keys]
+            now = self.now()
+            return [writing.find_receipt(connection, name, key, now) for name, key in names_and_keys]
 
-    def _find_receipt(
-        self, connection: sqlite3.Connection, name: MemoryName, key: str, now: int
-    ) -> StoredReceipt | None:
-        row = connection.execute(_RECEIPT, (name.digest(), key, now)).fetchone()
-        if row is None:
-            return None
-        mid, version, count, digest = row
-        return StoredReceipt(Receipt(Version(mid, version), count), digest)
-
-    def names(self, *, namespace: str | None, after: MemoryName | None, limit: int) -> list[Listed]:
+    def names(
+        self,
+        *,
+        namespace: str | None,
+        after: MemoryName | None,
+        limit: int,
+        prefix: str = "",
+        updated_after: int = 0,
+    ) -> list[Listed]:
         """List memories along the index on (namespace, id)."""
         connection = self._reading()
-        start = max(after or MemoryName("", ""), MemoryName(namespace or "", ""))
-        only, values = ("", ()) if namespace is None else ("AND namespace = ?", (namespace,))
         with self._translating("names"):
-            rows = connection.execute(_LIST.format(only), (*start, *values, limit))
-            return [Listed(MemoryName(row[0], row[1]), Head(*row[2:])) for row in rows]
+            return reading.list_names(
+                connection, namespace=namespace, after=after, limit=limit, prefix=prefix, updated_after=updated_after
+            )
+
+    def expired(self, limit: int) -> list[MemoryName]:
+        """List memories whose time is over along an index of their own."""
+        connection = self._reading()
+        with self._translating("expired"):
+            return reading.expired(connection, self.now(), limit)
+
+    def changes(self, after: int | None, limit: int) -> Changes:
+        """Read which memories got entries along the entries' numbers."""
+        connection = self._reading()
+        with self._translating("changes"):
+            return reading.changes(connection, after, limit)
 
     def entries(self, mid: int, *, after: int, limit: int, before: int = 0, newest: bool = False) -> list[StoredEntry]:
         """Read a memory's log."""
         connection = self._reading()
-        direction = "DESC" if newest else "ASC"
         with self._translating("entries"):
-            rows = connection.execute(_PAGE.format(direction), (mid, after, before or _NO_BOUND, limit)).fetchall()
-            return [StoredEntry(*row) for row in (reversed(rows) if newest else rows)]
+            return reading.page(connection, mid, after=after, before=before, limit=limit, newest=newest)
+
+    def now(self) -> int:
+        """Ask the clock."""
+        return int(self._clock() * 1e6)
 
     # Looking at the database itself
 

@@ -23,8 +23,8 @@ _CREATE: Final = (
 _LEASE: Final = "UPDATE head SET turn_id = ?, turn_until = ? WHERE mid = ?"
 _CHANGE: Final = f"{_LEASE} AND version = ? AND {FREE}"
 _RENEW: Final = f"{_LEASE} AND version = ? AND {OWN}"
-_REMOVE: Final = f"DELETE FROM head WHERE mid = ? AND version = 0 AND {FREE}"
-_ROW: Final = "SELECT mid, version FROM head WHERE namespace = ? AND id = ?"
+_REMOVE: Final = f"DELETE FROM head WHERE mid = ? AND version = ? AND version = 0 AND meta_version = 0 AND {FREE}"
+_ROW: Final = "SELECT mid, version, meta_version FROM head WHERE namespace = ? AND id = ?"
 _HOLDER: Final = "SELECT turn_id, turn_until FROM head WHERE mid = ? AND version = ?"
 _FIRST_OF_TURN: Final = "SELECT min(version) FROM entry WHERE mid = ? AND turn_id = ?"
 
@@ -58,10 +58,10 @@ def change(connection: sqlite3.Connection, slice_: Slice, lease: Lease, now: int
     elif taken:
         state = mid, slice_.expected, now, slice_.turn_id
         cursor = connection.execute(_RENEW if renews else _CHANGE, (lease.turn_id, until, *state))
-    elif slice_.expected:
-        cursor = connection.execute(_CHANGE, (None, None, mid, slice_.expected, now, slice_.turn_id))
     else:
-        cursor = connection.execute(_REMOVE, (mid, now, slice_.turn_id))  # it was there for the lease alone
+        cursor = connection.execute(_REMOVE, (mid, slice_.expected, now, slice_.turn_id))
+        if not cursor.rowcount:  # it was not there for the lease alone
+            cursor = connection.execute(_CHANGE, (None, None, mid, slice_.expected, now, slice_.turn_id))
     if cursor.rowcount != 1:
         return refusal(connection, slice_)
     return Committed(mid, slice_.not_before or now, stolen_from)
@@ -90,8 +90,10 @@ def _steal(connection: sqlite3.Connection, slice_: Slice, now: int) -> int:
 
 def refusal(connection: sqlite3.Connection, slice_: Slice) -> Outcome:
     """Tell why no row was changed."""
-    row = connection.execute(_ROW, slice_.name).fetchone()
-    return HELD if row == (slice_.mid, slice_.expected) else _CONFLICT
+    mid, version, meta_version = connection.execute(_ROW, slice_.name).fetchone() or (0, 0, 0)
+    if not mid or (mid, version) != (slice_.mid, slice_.expected):
+        return _CONFLICT
+    return HELD if slice_.meta is None or meta_version == slice_.meta.expected else _CONFLICT
 
 
 def settle(connection: sqlite3.Connection, slice_: Slice, lease: Lease) -> Outcome | None:

@@ -14,14 +14,15 @@ from turnkeeper.stores.sqlite import SQLiteStore
 __all__ = ["store_from_url"]
 
 _KNOWN: Final = "memory:, sqlite:///relative.db, sqlite:////absolute.db"
-_FLAGS: Final = ("network_filesystem", "shared")
+_FLAGS: Final = ("network_filesystem", "search", "shared")
 
 
 def store_from_url(url: str, *, read_only: bool = False) -> Store:
     """Make the store that a URL names, not opened yet.
 
     `memory:` keeps everything in this process. `sqlite:///chats.db` is relative to the working directory,
-    `sqlite:////var/lib/chats.db` absolute; options are `?shared=true` and `?network_filesystem=true`.
+    `sqlite:////var/lib/chats.db` absolute; options are `?shared=true`, `?search=true` and
+    `?network_filesystem=true`.
 
     Raises:
         InvalidStoreURLError: unknown scheme or option, or no path. The URL's password is never repeated.
@@ -44,6 +45,7 @@ def store_from_url(url: str, *, read_only: bool = False) -> Store:
     return SQLiteStore(
         path[1:],
         shared=flags.get("shared", False),
+        search=flags.get("search", False),
         network_filesystem=flags.get("network_filesystem", False),
         read_only=read_only,
     )

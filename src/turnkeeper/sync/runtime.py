@@ -11,11 +11,12 @@ from typing import Any, Literal, NoReturn, Unpack, cast
 from anyio.from_thread import start_blocking_portal
 
 from turnkeeper.config import RuntimeOptions
-from turnkeeper.errors import InvalidArgumentError, MissingExtraError
 from turnkeeper.durations import Duration
+from turnkeeper.errors import InvalidArgumentError, MissingExtraError
 from turnkeeper.names import memory_name
 from turnkeeper.registry import Erasure, MemoryPage, MemoryQuery, erase, erase_all, list_memories
 from turnkeeper.runtime import RuntimeCore, make_core
+from turnkeeper.searching import SearchPage, search, search_query
 from turnkeeper.stats import RuntimeStats
 from turnkeeper.stores import Store
 from turnkeeper.sync.calling import call, in_loop
@@ -90,6 +91,19 @@ class SyncRuntime:
             timeout: seconds without a notice after which the iterator ends; None: it waits for ever.
         """
         return SyncRuntimeWatch(self._core, FeedReader(self._core, namespace, prefix), timeout)
+
+    def search(
+        self,
+        text: str,
+        *,
+        namespace: str | None = None,
+        prefix: str = "",
+        limit: int = 20,
+        cursor: str | None = None,
+    ) -> SearchPage:
+        """Find what was said; see `Runtime.search`."""
+        run = partial(search, self._core, search_query(text, namespace, prefix, limit, cursor))
+        return cast(SearchPage, call(self._core, "await runtime.search(…)", run))
 
     def stats(self) -> RuntimeStats:
         """Return the runtime's counters at this instant; still after closing."""

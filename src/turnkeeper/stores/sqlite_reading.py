@@ -1,0 +1,178 @@
+"""What is read from the SQLite store's tables."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+from turnkeeper.log import (
+    COMPACT,
+    FORK,
+    STARTING,
+    Committed,
+    Head,
+    Loaded,
+    LoadQuery,
+    Outcome,
+    Slice,
+    StoredEntry,
+    Unknown,
+    Version,
+    first_entry,
+)
+from turnkeeper.names import MemoryName
+from turnkeeper.stores import sqlite_leases as leases
+from turnkeeper.stores.base import Changes, Listed
+from turnkeeper.stores.ranges import end_of_prefix
+
+__all__ = ["changes", "expired", "list_names", "load", "page", "row_of", "settle"]
+
+_ROW: Final = "mid, version, base, system, created_at, updated_at, expires_at, meta_version, meta"
+_HEAD: Final = f"SELECT {_ROW} FROM head WHERE namespace = ? AND id = ?"
+_ENTRIES: Final = "SELECT version, op, entry_id, payload, at FROM entry WHERE mid = ? AND version >= ? ORDER BY version"
+_NEWEST: Final = (
+    "SELECT version, op, entry_id, payload, at FROM entry WHERE mid = ? AND version >= ? ORDER BY version DESC LIMIT ?"
+)
+_PAGE: Final = (
+    "SELECT version, op, entry_id, payload, at FROM entry WHERE mid = ? AND version > ? AND version < ? "
+    "ORDER BY version {} LIMIT ?"
+)
+_NO_BOUND: Final = 2**63 - 1
+_LIST: Final = f"SELECT namespace, id, {_ROW} FROM head WHERE (namespace, id) > (?, ?)"
+_COMMITTED: Final = (
+    "SELECT head.mid, head.version, entry.entry_id, entry.at FROM head "
+    "LEFT JOIN entry ON entry.mid = head.mid AND entry.version = ? WHERE head.namespace = ? AND head.id = ?"
+)
+_LEFT: Final = "SELECT 1 FROM entry WHERE mid = ? AND version < ? AND version NOT IN (?, ?) LIMIT 1"
+_EXPIRED: Final = (
+    "SELECT namespace, id FROM head WHERE expires_at > 0 AND expires_at <= ? ORDER BY expires_at, mid LIMIT ?"
+)
+# AUTOINCREMENT makes this a cursor: a commit's entries come behind all that were ever committed, also when the newest
+# were deleted meanwhile, and commits take turns, so nothing comes before what a reader has seen. A plain rowid would be
+# given out again, and VACUUM may number it anew.
+_CHANGES: Final = (
+    "SELECT namespace, id, part.mid, max(part.version), max(part.seq) FROM "
+    "(SELECT seq, mid, version FROM entry WHERE seq > ? ORDER BY seq LIMIT ?) AS part LEFT JOIN head USING (mid) "
+    "GROUP BY part.mid ORDER BY max(part.seq)"
+)
+_LAST_CHANGE: Final = "SELECT max(seq) FROM entry"
+
+
+def row_of(connection: sqlite3.Connection, name: MemoryName) -> Head | None:
+    """Read a memory's row."""
+    row = connection.execute(_HEAD, name).fetchone()
+    return None if row is None else Head(*row)
+
+
+def load(connection: sqlite3.Connection, query: LoadQuery) -> Loaded:
+    """Read one memory; see `Store.load`."""
+    row = connection.execute(_HEAD, query.name).fetchone()
+    if row is None:
+        return Loaded(None, 0, ())
+    head, known = Head(*row), query.known
+    if known is not None and known.mid == head.mid and head.base <= known.n:
+        rows = connection.execute(_ENTRIES, (head.mid, known.n + 1)) if known.n < head.version else ()
+        return Loaded(head, known.n, tuple([StoredEntry(*row) for row in rows]), continues=True)
+    start = _entry(connection, head.mid, head.base) if head.base else None
+    base = first_entry(start, head.base)
+    if query.newest:
+        rows = reversed(connection.execute(_NEWEST, (head.mid, base, query.newest)).fetchall())
+    else:
+        rows = connection.execute(_ENTRIES, (head.mid, base))
+    entries = tuple([StoredEntry(*row) for row in rows])
+    first = entries[0].version if len(entries) == query.newest > 0 else base
+    system = _entry(connection, head.mid, head.system) if 0 < head.system < first else None
+    older = False
+    if first == base > 1 and (start is None or start.op not in STARTING):
+        older = _entry(connection, head.mid, base - 1) is not None and base - 1 != head.system
+    if start is not None and (start.version >= first or start.op not in (COMPACT, FORK)):
+        start = None  # it is among them, or has nothing to show besides
+    return Loaded(head, 0 if first == base else first - 1, entries, system, older=older, start=start)
+
+
+def _entry(connection: sqlite3.Connection, mid: int, version: int) -> StoredEntry | None:
+    row = connection.execute(f"{_ENTRIES} LIMIT 1", (mid, version)).fetchone()
+    return StoredEntry(*row) if row is not None and row[0] == version else None
+
+
+def page(
+    connection: sqlite3.Connection, mid: int, *, after: int, before: int, limit: int, newest: bool
+) -> list[StoredEntry]:
+    """Read a part of a log; see `Store.entries`."""
+    direction = "DESC" if newest else "ASC"
+    rows = connection.execute(_PAGE.format(direction), (mid, after, before or _NO_BOUND, limit)).fetchall()
+    return [StoredEntry(*row) for row in (reversed(rows) if newest else rows)]
+
+
+def list_names(
+    connection: sqlite3.Connection,
+    *,
+    namespace: str | None,
+    after: MemoryName | None,
+    limit: int,
+    prefix: str,
+    updated_after: int,
+) -> list[Listed]:
+    """List memories along the index on (namespace, id); see `Store.names`."""
+    query = _LIST
+    values: list[str | int] = [*max(after or MemoryName("", ""), MemoryName(namespace or "", ""))]
+    if namespace is not None:
+        query += " AND namespace = ?"
+        values.append(namespace)
+    if prefix:
+        query += " AND id >= ?"
+        values.append(prefix)
+        if (end := end_of_prefix(prefix)) is not None:
+            query += " AND id < ?"
+            values.append(end)
+    if updated_after:
+        query += " AND updated_at > ?"
+        values.append(updated_after)
+    rows = connection.execute(f"{query} ORDER BY namespace, id LIMIT ?", (*values, limit))
+    return [Listed(MemoryName(row[0], row[1]), Head(*row[2:])) for row in rows]
+
+
+def expired(connection: sqlite3.Connection, now: int, limit: int) -> list[MemoryName]:
+    """List memories whose time is over, the oldest first."""
+    return [MemoryName(*row) for row in connection.execute(_EXPIRED, (now, limit))]
+
+
+def changes(connection: sqlite3.Connection, after: int | None, limit: int) -> Changes:
+    """Read which memories got entries behind a place in the order of all entries; see `Store.changes`."""
+    if after is None:
+        return Changes(connection.execute(_LAST_CHANGE).fetchone()[0] or 0, ())
+    rows = connection.execute(_CHANGES, (after, limit)).fetchall()
+    changed = [(MemoryName(row[0], row[1]), Version(row[2], row[3])) for row in rows if row[1] is not None]
+    return Changes(rows[-1][4] if rows else after, tuple(changed))
+
+
+def settle(connection: sqlite3.Connection, slice_: Slice) -> Outcome | None:
+    """Tell whether a slice was committed; see `Store.settle`."""
+    if slice_.delete:
+        found = connection.execute("SELECT 1 FROM head WHERE mid = ?", (slice_.mid,)).fetchone()
+        return Committed(slice_.mid, 0) if found is None else None
+    if not slice_.entries:
+        if slice_.meta is not None or slice_.prune:
+            return _settle_change(connection, slice_)
+        return None if slice_.lease is None else leases.settle(connection, slice_, slice_.lease)
+    row = connection.execute(_COMMITTED, (slice_.expected + 1, *slice_.name)).fetchone()
+    if row is None or (slice_.mid and row[0] != slice_.mid):
+        return None
+    mid, version, entry_id, at = row
+    if entry_id is None:
+        return Unknown() if slice_.expected < version else None  # what stood there was pruned
+    return Committed(mid, at) if entry_id == slice_.entries[0].entry_id else None
+
+
+def _settle_change(connection: sqlite3.Connection, slice_: Slice) -> Outcome | None:
+    head, meta = row_of(connection, slice_.name), slice_.meta
+    if head is None or (slice_.mid and head.mid != slice_.mid):
+        return None
+    if meta is not None:
+        if head.meta_version > meta.expected + 1:
+            return Unknown()  # others have changed them since
+        if (head.meta_version, head.meta) != (meta.expected + 1, meta.data):
+            return None
+        return Committed(head.mid, head.updated_at)
+    left = connection.execute(_LEFT, (head.mid, slice_.prune, slice_.base, slice_.system)).fetchone()
+    return Committed(head.mid, head.updated_at) if head.base >= slice_.base and left is None else None

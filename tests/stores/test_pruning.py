@@ -1,0 +1,107 @@
+"""What every store promises of entries that leave: all before a number, but for those that the state needs."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from stores.building import Clock, add, commit, committed, entry, head_of, load, log, name, pruning, setting, texts
+from turnkeeper.log import Conflict, LoadQuery, Version
+from turnkeeper.stores import Store
+
+M = name()
+
+
+def held(store: Store) -> list[int]:
+    return [version for version, _ in log(store, M)]
+
+
+def test_what_is_older_goes_but_for_base_and_system(store: Store) -> None:
+    mid = committed(store, add(M, 0, 0, *"abcdefg"))
+    committed(store, pruning(M, mid, 7, 6, base=5, system=2))
+    assert held(store) == [2, 5, 6, 7]
+    committed(store, pruning(M, mid, 7, 7, base=7, system=5))
+    assert held(store) == [5, 7], "2 is needed no more"
+
+
+def test_it_goes_with_entries_and_without(store: Store) -> None:
+    mid = committed(store, add(M, 0, 0, *"abc"))
+    committed(store, replace(add(M, mid, 3, "d", base=3), prune=3))
+    assert (held(store), texts(store, M)) == ([3, 4], ["c", "d"])
+    committed(store, pruning(M, mid, 4, 4, base=4))
+    assert (held(store), texts(store, M)) == ([4], ["d"])
+
+
+def test_without_entries_version_and_time_stay(store: Store, clock: Clock) -> None:
+    mid = committed(store, add(M, 0, 0, *"abc"))
+    before = head_of(store, M)
+    clock.now += 10
+    committed(store, pruning(M, mid, 3, 3, base=3))
+    assert head_of(store, M) == replace(before, base=3)
+    committed(store, add(M, mid, 3, "d", base=3))
+    assert texts(store, M) == ["c", "d"]
+
+
+def test_history_before_the_state_goes_and_the_state_stays(store: Store) -> None:
+    mid = committed(store, add(M, 0, 0, "a", "b", setting("c"), "d", base=3))
+    committed(store, pruning(M, mid, 4, 2, base=3))
+    assert (held(store), texts(store, M)) == ([2, 3, 4], ["c", "d"])
+
+
+def test_beyond_the_end_nothing_is_left_and_the_next_entry_goes_on(store: Store) -> None:
+    mid = committed(store, add(M, 0, 0, *"abc"))
+    committed(store, pruning(M, mid, 3, 100, base=3))
+    assert held(store) == [3]
+    committed(store, add(M, mid, 3, "d", base=3))
+    assert held(store) == [3, 4]
+
+
+def test_a_smaller_number_than_before_takes_nothing_more(store: Store) -> None:
+    mid = committed(store, add(M, 0, 0, *"abcdef"))
+    committed(store, pruning(M, mid, 6, 5, base=5, system=2))
+    committed(store, pruning(M, mid, 6, 3, base=5, system=2))
+    assert held(store) == [2, 5, 6]
+
+
+def test_at_another_version_it_is_a_conflict(store: Store) -> None:
+    mid = committed(store, add(M, 0, 0, *"abc"))
+    assert commit(store, pruning(M, mid, 2, 2, base=2), pruning(M, 0, 0, 2)) == [Conflict(), Conflict()]
+    assert (held(store), head_of(store, M).base) == ([1, 2, 3], 0)
+
+
+@pytest.mark.parametrize("newest", [0, 1, 3])
+def test_what_is_left_can_be_loaded_and_paged_from_everywhere(store: Store, newest: int) -> None:
+    mid = committed(store, add(M, 0, 0, *"abcdefgh"))
+    committed(store, pruning(M, mid, 8, 6, base=6, system=2))
+    (loaded,) = store.load([LoadQuery(M, newest=newest)])
+    assert [each.version for each in loaded.entries] == list(range(9 - newest if newest else 6, 9))
+    assert loaded.system is not None
+    assert loaded.system.version == 2
+    (loaded,) = store.load([LoadQuery(M, Version(mid, 7))])
+    assert [each.version for each in loaded.entries] == [8]
+    for after in range(9):
+        for before in (0, *range(2, 10)):
+            wanted = [each for each in (2, 6, 7, 8) if each > after and (not before or each < before)]
+            for limit in (1, 2, 9):
+                found = store.entries(mid, after=after, before=before, limit=limit)
+                assert [each.version for each in found] == wanted[:limit]
+                found = store.entries(mid, after=after, before=before, limit=limit, newest=True)
+                assert [each.version for each in found] == wanted[-limit:]
+
+
+def test_what_another_memory_holds_stays(store: Store) -> None:
+    other = name("other")
+    committed(store, add(other, 0, 0, *"xyz"))
+    mid = committed(store, add(M, 0, 0, *"abc"))
+    committed(store, pruning(M, mid, 3, 3, base=3))
+    assert [version for version, _ in log(store, other)] == [1, 2, 3]
+
+
+def test_a_summary_that_stands_before_what_is_kept_is_loaded(store: Store) -> None:
+    mid = committed(store, add(M, 0, 0, entry("summary", op="fork"), *"bcd", base=1))
+    committed(store, pruning(M, mid, 4, 3, base=1))
+    assert held(store) == [1, 3, 4]
+    (loaded,) = store.load([LoadQuery(M, newest=2)])
+    assert loaded.start is not None
+    assert loaded.start.version == 1
+    assert load(store, M).entries[0].version == 1
