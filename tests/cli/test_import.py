@@ -21,8 +21,8 @@ import pytest
 from rich.console import Console
 
 from turnkeeper import open_sync_runtime
-from turnkeeper.cli import importing, walking
-from turnkeeper.cli.importing import FORMATS
+from turnkeeper.cli import import_writing, meter, walking
+from turnkeeper.cli.import_sources import FORMATS
 from turnkeeper.compat.langchain4j.serialization import messages_to_json, messages_to_values
 from turnkeeper.errors import StoreUnavailableError
 from turnkeeper.stores import SQLiteStore
@@ -31,7 +31,7 @@ URL = "sqlite:///imported.db"
 TALK = [{"role": "user", "content": f"message {number}"} for number in range(5)]
 OTHER = [{"role": "user", "content": "something else"}]
 AIRLINE = Path(__file__).parents[3] / "shared" / "data" / "airline.jsonl.gz"
-SAMPLE = Path(importing.__file__).with_name("sample.jsonl")
+SAMPLE = Path(import_writing.__file__).with_name("sample.jsonl")
 
 needs_airline = pytest.mark.skipif(not AIRLINE.exists(), reason="the shared transcripts are not here")
 
@@ -277,7 +277,7 @@ class TestWhatIsThereWithOtherMessages:
             looked.append(walking.look_at(store, name))
             return looked[0] if len(looked) == 3 else looked[-1]
 
-        monkeypatch.setattr(importing, "look_at", look)
+        monkeypatch.setattr(import_writing, "look_at", look)
         path = chats(a=OTHER)
         for _ in range(2):
             assert told(invoke("import", path, URL, "--append"))["extended"] == "1 conversations"
@@ -311,7 +311,7 @@ class TestWhatIsThereWithOtherMessages:
             looks.append(name)
             return real(store, name._replace(id="nobody")) if len(looks) == 1 else real(store, name)
 
-        monkeypatch.setattr(importing, "look_at", stale)
+        monkeypatch.setattr(import_writing, "look_at", stale)
         assert told(invoke("import", chats(a=TALK[:2]), URL))["already there"] == "1 conversations"
         assert len(looks) == 2
         assert stored() == {"a": [TALK[:2]]}
@@ -320,7 +320,7 @@ class TestWhatIsThereWithOtherMessages:
         self, invoke: Invoke, chats: Chats, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         real = walking.look_at
-        monkeypatch.setattr(importing, "look_at", lambda store, name: real(store, name._replace(id="nobody")))
+        monkeypatch.setattr(import_writing, "look_at", lambda store, name: real(store, name._replace(id="nobody")))
         assert "'a' is being written by somebody else" in invoke("import", chats(a=TALK[:2]), URL).err
 
 
@@ -440,7 +440,7 @@ class TestItEnds:
     def test_with_1_when_what_is_read_back_is_different(
         self, invoke: Invoke, chats: Chats, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(importing, "version_of", lambda _: 77)
+        monkeypatch.setattr(import_writing, "version_of", lambda _: 77)
         ran = invoke("import", chats(a=TALK), URL)
         assert ran.status == 1
         assert "line 1: conversation 'a' is not in the store as it was written: message 1 is missing" in ran.err
@@ -521,9 +521,9 @@ class TestProgress:
     def shown(self, monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
         """Let stderr be a terminal of our own."""
         shown = io.StringIO()
-        monkeypatch.setattr(importing, "is_terminal", lambda _: True)
+        monkeypatch.setattr(meter, "is_terminal", lambda _: True)
         monkeypatch.setattr(
-            importing, "Console", lambda **_: Console(file=shown, force_terminal=True, width=80, legacy_windows=False)
+            meter, "Console", lambda **_: Console(file=shown, force_terminal=True, width=80, legacy_windows=False)
         )
         return shown
 

@@ -31,7 +31,8 @@ PLANTED = [
     (f"DELETE FROM head WHERE {SECOND}", 1, "missing"),
     (f"DELETE FROM entry WHERE {SECOND}; UPDATE head SET version = 0 WHERE {SECOND}", 1, "missing"),
     (
-        "INSERT INTO entry SELECT mid, 5, op, entry_id, turn_id, payload, at FROM entry "
+        "INSERT INTO entry (mid, version, op, entry_id, payload, at) "
+        "SELECT mid, 5, op, entry_id, payload, at FROM entry "
         f"WHERE {SECOND} AND version = 4; UPDATE head SET version = 5 WHERE {SECOND}",
         5,
         "extra",

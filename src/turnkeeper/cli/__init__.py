@@ -1,4 +1,4 @@
-"""The command line: `turnkeeper demo`, `replay`, `import`, `inspect`, `doctor`."""
+"""The command line: `turnkeeper demo`, `replay`, `import`, `export`, `inspect`, `doctor`."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ import click
 import turnkeeper
 from turnkeeper.cli.demo import demo
 from turnkeeper.cli.doctor import doctor
+from turnkeeper.cli.exporting import export
 from turnkeeper.cli.importing import import_
 from turnkeeper.cli.inspect import inspect
 from turnkeeper.cli.replay import replay
@@ -70,7 +71,7 @@ def cli() -> None:
     """
 
 
-for _command in (demo, doctor, import_, inspect, replay, replay_check):
+for _command in (demo, doctor, export, import_, inspect, replay, replay_check):
     cli.add_command(_command)
 
 

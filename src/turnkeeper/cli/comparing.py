@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from turnkeeper.messages import Message
 from turnkeeper.wire import decode
 
-__all__ = ["Difference", "DifferenceError", "Kind", "first_difference"]
+__all__ = ["Difference", "DifferenceError", "Kind", "first_difference", "same_json"]
 
 Kind = Literal["missing", "extra", "different", "unreadable"]
 
@@ -57,14 +57,14 @@ def first_difference(
             return Difference(memory_id, count, "unreadable")
         if count > len(expected):
             return Difference(memory_id, count, "extra")
-        if not _same(expected[count - 1].raw, raw):
+        if not same_json(expected[count - 1].raw, raw):
             return Difference(memory_id, count, "different")
     if count < (len(expected) if at_least is None else at_least):
         return Difference(memory_id, count + 1, "missing")
     return None
 
 
-def _same(one: bytes, other: bytes) -> bool:
+def same_json(one: bytes, other: bytes) -> bool:
     """Compare JSON: the order of keys is free, but 1, 1.0 and true are three things, unlike Python's `==` has it."""
     return one == other or _canonical(one) == _canonical(other)
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import click
 
+from turnkeeper.cli.inspect_history import Shown, follow, missing, named, show_history
 from turnkeeper.cli.rendering import escaped_bytes, format_time, message_body, message_title
 from turnkeeper.cli.terminal import Stop, complain, say, say_block, say_table
 from turnkeeper.cli.walking import log_entries, look_at, memories, store_to_look_at
@@ -34,26 +35,58 @@ _ROLE_STYLES: Final = {"system": "magenta", "developer": "magenta", "user": "cya
 @click.argument("memory_id", metavar="[ID]", required=False)
 @click.option("--namespace", help="List only this one; with ID, where it is (by default the unnamed one).")
 @click.option(
-    "--limit", type=click.IntRange(min=1), metavar="N", help=f"First N memories ({_LISTED}); with ID, last N messages."
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help=f"First N memories ({_LISTED}); with ID, last N messages; with --history, N entries.",
 )
 @click.option("--json", "as_json", is_flag=True, help="JSON Lines in ASCII, for programs.")
 @click.option("--raw", is_flag=True, help="With ID: the log's entries as they are stored, readable or not.")
+@click.option(
+    "--history", is_flag=True, help="With ID: the log, an entry a line: version, time, kind, roles and bytes."
+)
+@click.option("--follow", "following", is_flag=True, help="With ID: the log's last entries, and those that come.")
+@click.option("--reverse", is_flag=True, help="With --history: the newest entries first.")
+@click.option("--content", is_flag=True, help="With --history or --follow: what the messages say, too.")
 def inspect(
-    url: str, memory_id: str | None, namespace: str | None, limit: int | None, as_json: bool, raw: bool
+    url: str,
+    memory_id: str | None,
+    namespace: str | None,
+    limit: int | None,
+    as_json: bool,
+    raw: bool,
+    history: bool,
+    following: bool,
+    reverse: bool,
+    content: bool,
 ) -> None:
     """List the memories at URL, or show the one named ID.
 
     Only reads, and takes no lock. Terminal escapes and control characters are stripped from all that is shown. --raw
-    shows the whole log, with payloads in escaped ASCII; it works for a corrupt memory too.
+    shows the whole log, with payloads in escaped ASCII; it works for a corrupt memory too. --history shows it without
+    what was said, unless --content is given. --follow goes on until Ctrl-C.
     """
-    if raw and memory_id is None:
-        raise click.UsageError("--raw needs an ID.")
+    given = {"--raw": raw, "--history": history, "--follow": following}
+    modes = [option for option, value in given.items() if value]
+    if modes and memory_id is None:
+        raise click.UsageError(f"{modes[0]} needs an ID.")
+    if len(modes) > 1:
+        raise click.UsageError(f"{modes[0]} and {modes[1]} don't go together.")
+    if reverse and not history:
+        raise click.UsageError("--reverse is for --history.")
+    if content and not (history or following):
+        raise click.UsageError("--content is for --history and --follow.")
     store = store_to_look_at(url)
     name = memory_name(memory_id or "any", namespace or "")
     try:
         store.open(durability="full")
         if memory_id is None:
             _list(store, namespace, limit or _LISTED, as_json=as_json)
+        elif history:
+            shown = Shown(as_json=as_json, content=content)
+            show_history(store, name, limit, reverse=reverse, shown=shown)
+        elif following:
+            follow(store, name, limit, shown=Shown(as_json=as_json, content=content))
         elif raw:
             _show_entries(store, name, limit, as_json=as_json)
         else:
@@ -93,7 +126,7 @@ def _show(store: Store, name: MemoryName, limit: int | None, *, as_json: bool) -
     if isinstance(seen, MemoryCorruptError):
         raise Stop(f"{seen}; --raw shows its entries", status=1)
     if not seen.mid:
-        raise _missing(store, name)
+        raise missing(store, name)
     messages = list(enumerate(seen.messages, start=1))[-(limit or 0) :]
     if as_json:
         for _, message in messages:
@@ -101,7 +134,7 @@ def _show(store: Store, name: MemoryName, limit: int | None, *, as_json: bool) -
         return
     shown = "" if len(messages) == seen.count else f"the last {len(messages)} of "
     updated = format_time(seen.updated_at)
-    say(f"{_named(name)}: version {seen.n}, {shown}{seen.count} messages, updated {updated}", style="bold")
+    say(f"{named(name)}: version {seen.n}, {shown}{seen.count} messages, updated {updated}", style="bold")
     for number, message in messages:
         say()
         say(message_title(number, message).replace("\n", " "), style=_ROLE_STYLES.get(message.role, "yellow"))
@@ -111,7 +144,7 @@ def _show(store: Store, name: MemoryName, limit: int | None, *, as_json: bool) -
 def _show_entries(store: Store, name: MemoryName, limit: int | None, *, as_json: bool) -> None:
     head = store.load([LoadQuery(name)])[0].head
     if head is None:
-        raise _missing(store, name)
+        raise missing(store, name)
     entries = log_entries(store, head.mid)
     for entry in entries if limit is None else deque(entries, maxlen=limit):
         if as_json:
@@ -128,14 +161,6 @@ def _described_entry(entry: StoredEntry) -> dict[str, Any]:
     except UnicodeDecodeError:
         described["payload_base64"] = b64encode(entry.payload).decode("ascii")
     return described | {"at": entry.at}
-
-
-def _missing(store: Store, name: MemoryName) -> Stop:
-    return Stop(f"{store.describe()} has no {_named(name)}", status=1)
-
-
-def _named(name: MemoryName) -> str:
-    return f"memory {name.id!r} in namespace {name.namespace!r}" if name.namespace else f"memory {name.id!r}"
 
 
 def _say_json(value: object) -> None:

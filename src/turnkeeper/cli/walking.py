@@ -16,7 +16,9 @@ from turnkeeper.stores import InMemoryStore, Listed, LoadQuery, Store, store_fro
 __all__ = ["log_entries", "look_at", "memories", "store_to_look_at"]
 
 _PAGE: Final = 500
-_ENTRIES: Final = 256
+_ENTRIES: Final = 16
+_MOST_ENTRIES: Final = 1000
+_PAGE_BYTES: Final = 2**20
 
 
 def store_to_look_at(url: str) -> Store:
@@ -32,10 +34,11 @@ def store_to_look_at(url: str) -> Store:
     return store
 
 
-def memories(store: Store, *, namespace: str | None = None) -> Iterator[Listed]:
-    """Yield every memory, in byte order of (namespace, id)."""
-    after: MemoryName | None = None
-    while page := store.names(namespace=namespace, after=after, limit=_PAGE):
+def memories(
+    store: Store, *, namespace: str | None = None, prefix: str = "", after: MemoryName | None = None
+) -> Iterator[Listed]:
+    """Yield every memory behind `after` whose id begins with `prefix`, in byte order of (namespace, id)."""
+    while page := store.names(namespace=namespace, after=after, limit=_PAGE, prefix=prefix):
         yield from page
         after = page[-1].name
 
@@ -57,9 +60,18 @@ def look_at(store: Store, name: MemoryName) -> Log | MemoryCorruptError:
         return MemoryCorruptError(name.id, name.namespace, 0, "its rows can't be read")
 
 
-def log_entries(store: Store, mid: int) -> Iterator[StoredEntry]:
-    """Yield the entries of a memory's whole log, also those that its state no longer shows."""
-    after = 0
-    while page := store.entries(mid, after=after, limit=_ENTRIES):
+def log_entries(store: Store, mid: int, *, after: int = 0, before: int = 0) -> Iterator[StoredEntry]:
+    """Yield the entries of a memory's whole log, also those that its state no longer shows.
+
+    Args:
+        store: an open one.
+        mid: the memory's row.
+        after: only entries behind this one.
+        before: only entries before this one; 0: all.
+    """
+    limit = _ENTRIES
+    while page := store.entries(mid, after=after, before=before, limit=limit):
         yield from page
         after = page[-1].version
+        # Large entries are read a few at a time: a page is what is held in RAM.
+        limit = max(1, min(_MOST_ENTRIES, _PAGE_BYTES * len(page) // sum([len(entry.payload) for entry in page])))
