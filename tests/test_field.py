@@ -117,8 +117,11 @@ class Delegating(Store):
         self.calls.append("receipts")
         return self.inner.receipts(names_and_keys)
 
-    def names(self, *, namespace: str | None, after: MemoryName | None, limit: int) -> list[Listed]:
-        return self.inner.names(namespace=namespace, after=after, limit=limit)
+    def names(self, **page: Any) -> list[Listed]:
+        return self.inner.names(**page)
+
+    def expired(self, limit: int) -> list[MemoryName]:
+        return self.inner.expired(limit)
 
     def entries(self, mid: int, **page: Any) -> list[StoredEntry]:
         return self.inner.entries(mid, **page)

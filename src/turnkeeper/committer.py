@@ -17,7 +17,7 @@ import msgspec
 
 from turnkeeper.config import Settings
 from turnkeeper.errors import MemoryCorruptError, StoreError, StoreUnavailableError, TurnkeeperError, fresh
-from turnkeeper.folding import fold, recall_system
+from turnkeeper.folding import fold
 from turnkeeper.lane import Lane, LaneTimeoutError
 from turnkeeper.log import Loaded, LoadQuery, NotCommitted, Outcome, Rejected, Slice, StoredReceipt, Unknown, Version
 from turnkeeper.names import MemoryName
@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 _READS: Final = 64
 """Reads that travel together: enough to spare thread hops, few enough that none waits long for its neighbours."""
+
+_UNKNOWN: Final = Unknown()
 
 _SETTLE_WAITS: Final = (0.0, 0.05, 0.2, 0.5)
 """Seconds before each attempt to find out what became of a commit."""
@@ -102,6 +104,7 @@ class _Gatherer(ABC, Generic[Item, Answer]):
         self.statistics: GroupStatistics = GroupStatistics()
         self._max_weight = max_weight
         self._max_bytes = max_bytes
+        self.told: Callable[[Sequence[Item], Sequence[Answer]], None] | None = None  # of each group's answers
         self._line: deque[_Waiting[Item, Answer]] = deque()
         self._wake = anyio.Event()
         self._make_event = type(self._wake)  # the running loop's own: asking which one that is takes a microsecond
@@ -136,6 +139,8 @@ class _Gatherer(ABC, Generic[Item, Answer]):
                 for waiting, answer in zip(group, answers, strict=True):
                     waiting.answer = answer
                     waiting.done.set()
+                if self.told is not None:
+                    self.told([waiting.item for waiting in group], answers)
 
     def close(self) -> None:
         """Answer all that wait as lost; nothing is accepted any more."""
@@ -194,10 +199,15 @@ class Committer(_Gatherer[Slice, Outcome]):
         if self._lane is not None:
             return await self._ask(slice_)
         self.statistics.count(1)
+        outcome: Outcome = _UNKNOWN
         try:
-            return self._store.commit((slice_,), receipt_ttl=self._receipt_ttl)[0]
+            outcome = self._store.commit((slice_,), receipt_ttl=self._receipt_ttl)[0]
         except Exception as error:
-            return await self._settle_one(slice_, wrapped(error, self._store, "commit"))
+            outcome = await self._settle_one(slice_, wrapped(error, self._store, "commit"))
+        finally:
+            if self.told is not None:
+                self.told((slice_,), (outcome,))
+        return outcome
 
     def _measure(self, item: Slice) -> tuple[int, int]:
         return len(item.entries), sum(len(message.raw) for entry in item.entries for message in entry.messages)
@@ -406,7 +416,8 @@ def _fetched(store: Store, loaded: Loaded, name: MemoryName) -> Fetched:
         log = fold(loaded, name)
         if log.missing_system:
             found = store.entries(log.mid, after=log.missing_system - 1, limit=1)
-            recall_system(log, found[0] if found and found[0].version == log.missing_system else None, name)
+            if found and found[0].version == log.missing_system:  # it may be pruned
+                log = fold(loaded, name, found[0])
         return Fetched(loaded, log)
     except MemoryCorruptError as error:
         return Fetched(loaded, error)

@@ -26,7 +26,7 @@ from turnkeeper.log import (
     details_of,
     first_entry,
 )
-from turnkeeper.messages import Message, SystemMessage, make_place, place_message, restore_message
+from turnkeeper.messages import Message, make_place, place_message, restore_message
 from turnkeeper.names import MemoryName
 from turnkeeper.state import Log
 from turnkeeper.windows.transcript import current_system
@@ -43,11 +43,13 @@ _KNOWN: Final = frozenset((ADD, SET, CLEAR, COMPACT, UNDO, POP, EDIT, REMOVE, FO
 _TAKING_AWAY: Final = frozenset((UNDO, POP, EDIT, REMOVE))
 
 
-class _Payload(Details, frozen=True, kw_only=True):
+class _Payload(msgspec.Struct):
     messages: list[msgspec.Raw]
 
 
-_decode_payload = msgspec.json.Decoder(_Payload).decode
+_decode_messages = msgspec.json.Decoder(_Payload).decode
+_decode_details = msgspec.json.Decoder(Details).decode
+_NO_DETAILS: Final = Details()
 
 
 def fold(loaded: Loaded, name: MemoryName, before: StoredEntry | None = None) -> Log:
@@ -85,7 +87,7 @@ def fold(loaded: Loaded, name: MemoryName, before: StoredEntry | None = None) ->
         log.start(head, first, loaded.after, system, said_by, summary)
         apply_entries(log, loaded.entries, name)
         _check_end(log, head, name)
-        if system is None and log.complete:
+        if system is None and log.complete and (start is None or start.op != COMPACT):
             log.missing_system = _missing_system(loaded.entries, held)
         log.begin()
     return log
@@ -180,7 +182,7 @@ def apply_entry(log: Log, op: str, details: Details, messages: tuple[Message, ..
     elif op in (UNDO, POP):
         log.undo(make_place(details.to + 1, details.part))
     elif op == COMPACT:
-        log.compact(details.to, messages, stated(details) or log.system_until(details.to))
+        log.compact(details.to, messages, stated(details), current=details.system > 0)
     elif op == REMOVE:
         log.remove(frozenset([make_place(*place) for place in details.places]))
     elif op == FORK:
@@ -209,9 +211,9 @@ def content_of(entry: StoredEntry, name: MemoryName) -> tuple[Details, tuple[Mes
     """
     with contextlib.suppress(ValueError, TypeError, LookupError, RecursionError, msgspec.MsgspecError):
         try:
-            payload = _decode_payload(entry.payload)
-            details: Details = payload
-            raws = [bytes(raw) for raw in payload.messages]
+            raws = [bytes(raw) for raw in _decode_messages(entry.payload).messages]
+            says_more = entry.op != ADD or not entry.payload.startswith(_ONLY_MESSAGES)
+            details = _decode_details(entry.payload) if says_more else _NO_DETAILS
         except msgspec.DecodeError:
             details, raws = _split_with_surrogates(entry.payload)
         stated(details)  # so that it is known to be one

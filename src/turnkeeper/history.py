@@ -123,8 +123,10 @@ def read_page(store: Store, name: MemoryName, query: PageQuery) -> HistoryPage:
     first = first_kept(store, head.mid)
     low = first - 1 if after is None else after.n
     high = head.version + 1 if before is None else min(before.n, head.version + 1)
-    if low + 1 < first or (before is not None and before.n < first):
+    if low + 1 < first or (before is not None and before.n <= first > 1):
         raise _pruned(name, first)
+    if high <= low + 1:
+        return HistoryPage((), None)
     found = store.entries(head.mid, after=low, before=high, limit=limit, newest=reverse)
     if found and not reverse and found[0].version != low + 1:
         raise _pruned(name, found[0].version)  # just now
@@ -217,15 +219,24 @@ def _back_to_start(store: Store, head: Head, version: Version, name: MemoryName)
 
 def _system_before(store: Store, head: Head, first: int, last: int, name: MemoryName) -> StoredEntry | None:
     """Return the entry with the system message that was current after entry `last`, if it is before entry `first`."""
-    number = head.system
-    while number > last:  # each entry that changes the system message names the one before
-        entry = _entry(store, head.mid, number)
-        number = 0 if entry is None else details_of(entry).system
+    if first == 1:
+        return None
+    number = _system_after(store, head, last)
     if not 0 < number < first:
         return None
     if (entry := _entry(store, head.mid, number)) is None:
         raise _pruned(name, first)
     return entry
+
+
+def _system_after(store: Store, head: Head, last: int) -> int:
+    """Return the number of the entry with the system message that was current after entry `last`; 0: there was none."""
+    while found := store.entries(head.mid, after=last, before=head.version + 1, limit=_CHUNK):
+        for entry in found:
+            if number := details_of(entry).system:  # the next one that put another in its place
+                return number
+        last = found[-1].version
+    return head.system
 
 
 def _entry(store: Store, mid: int, version: int) -> StoredEntry | None:

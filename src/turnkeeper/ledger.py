@@ -35,9 +35,10 @@ from turnkeeper.log import (
     StoredReceipt,
     Version,
 )
+from turnkeeper.metadata import expires_after_of
 from turnkeeper.names import MemoryName
 from turnkeeper.plan import EVERYTHING, Plan, apply, conflicting
-from turnkeeper.requests import DELETE, DONE, QUEUED, READING, TAKEN, UNDO_TURNS, Request
+from turnkeeper.requests import DELETE, DONE, PRUNE, QUEUED, READING, TAKEN, UNDO_TURNS, Request
 from turnkeeper.services import Services
 from turnkeeper.state import Log
 from turnkeeper.turnstile import Turnstile
@@ -48,7 +49,7 @@ FIRST_BACKOFF: Final = 0.001
 LONGEST_BACKOFF: Final = 0.05
 """Seconds to let others through after losing a race, times the attempts so far and a random share."""
 
-_COMPUTED: Final = frozenset((UNDO_TURNS, POP))
+_COMPUTED: Final = frozenset((UNDO_TURNS, POP, PRUNE))
 """Requests that hang on what the state is."""
 
 LARGEST_BATCH: Final = 128
@@ -144,7 +145,7 @@ class Ledger(ABC):
         max_writers = LARGEST_BATCH
         attempts = reaches = 0
         while batch and (log := self._log) is not None:
-            version = log.n
+            version, base, head = log.n, log.base, None if current else log.head
             mark = log.begin()
             plan = apply(log, batch, self.name, services.random_bytes, max_writers=max_writers)
             if plan.lacking is not None and not plan.consumed:
@@ -166,15 +167,15 @@ class Ledger(ABC):
                         return self._refuse(batch, unreachable)
                     if self._corrupt is not None:
                         return batch
-                    if self._log is not log or log.n != version:
+                    if self._log is not log or log.head != head:  # metadata and pruning change no version
                         continue
                 if refused := self._reply(plan):
                     await self._reconsider(refused)
                 return batch[plan.consumed :]
             self._writing = plan.writers
-            lasts = log.expires_after
+            lasts = log.expires_after if plan.meta is None else expires_after_of(plan.meta.data)
             expires_after = services.settings.expires_after or 0.0 if lasts is None else lasts
-            slice_ = plan.slice(self.name, log, version, expires_after, self._lease)
+            slice_ = plan.slice(self.name, log, version, expires_after, self._lease, base)
             outcome = await services.committer.commit(slice_)
             self._writing = None
             if isinstance(outcome, Committed):
@@ -186,8 +187,8 @@ class Ledger(ABC):
                 else:
                     if log.settle(outcome.mid, outcome.at if slice_.entries else log.updated_at or outcome.at):
                         plan.settle(log)
-                    if expires_after:
-                        log.expires_at = outcome.at + int(expires_after * 1e6)
+                    if slice_.entries or slice_.meta is not None:
+                        log.expires_at = outcome.at + int(expires_after * 1e6) if expires_after else 0
                     if plan.meta is not None:
                         log.describe(plan.meta)
                         plan.settle(log)
@@ -202,13 +203,13 @@ class Ledger(ABC):
             if isinstance(outcome, Conflict):
                 services.conflicts += 1
                 attempts += 1
-                self._forestall(plan)
                 if attempts == services.settings.conflict_attempts:
                     self._fail(plan, self._contention)
                 elif attempts > 1:
                     await anyio.sleep(random() * min(LONGEST_BACKOFF, FIRST_BACKOFF * attempts))
                 if (unreachable := await self._refresh(batch[0])) is not None:
                     return self._refuse(batch, unreachable)
+                self._forestall(plan)  # only now: whoever reads again finds what is new
                 current = True
                 if self._corrupt is not None:
                     return [request for request in batch if request.state != DONE]
@@ -238,7 +239,9 @@ class Ledger(ABC):
     def _forestall(self, plan: Plan) -> None:
         """Refuse what was computed from a state that is not the present one: nobody asked for it on another."""
         for request in plan.writers:
-            if request.op in _COMPUTED:
+            if request.op == DELETE and request.about is not None:
+                self._answer(request, False)  # its time is not over, or was put off
+            elif request.op in _COMPUTED:
                 error = (
                     f"memory {self.name.id!r} (namespace {self.name.namespace!r}): somebody else wrote to it meanwhile"
                 )

@@ -160,6 +160,10 @@ class Details(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     summary: int = 0
     origin: tuple[str, str, str] | None = None
 
+    def __repr__(self) -> str:
+        """Show what it says of places, never what was said there."""
+        return f"<Details to={self.to} part={self.part} places={self.places} system={self.system}>"
+
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
     """One entry on its way into the log.
@@ -206,6 +210,10 @@ class NewMeta(msgspec.Struct, frozen=True, gc=False):
     expected: int
     data: bytes
 
+    def __repr__(self) -> str:
+        """Show the size, never the metadata."""
+        return f"<NewMeta expected={self.expected} bytes={len(self.data)}>"
+
 
 class Slice(msgspec.Struct, frozen=True, gc=False):
     """Entries of one memory that are committed together by one compare-and-set, all or nothing.
@@ -227,6 +235,8 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
         expires_after: seconds from now after which the memory may be removed, if it is not changed before; 0: never.
             It counts where the slice has entries or metadata.
         only_expired: with `delete`: only if that time is over.
+        base_was: the `base` that the memory must have, where the slice has entries or prunes: pruning moves that alone,
+            and who does not know of it must not put it back. -1: any.
     """
 
     name: MemoryName
@@ -243,6 +253,7 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
     meta: NewMeta | None = None
     expires_after: float = 0.0
     only_expired: bool = False
+    base_was: int = -1
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):

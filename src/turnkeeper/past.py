@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from msgspec.structs import replace
-
 from turnkeeper.errors import MemoryExistsError
+from turnkeeper.forking import Copied, Fork, fork_off
 from turnkeeper.history import check_version, copied_entries, log_at
 from turnkeeper.log import FORK, Details, Version
 from turnkeeper.messages import restore_message
-from turnkeeper.metadata import Metadata, StoredMetadata
+from turnkeeper.metadata import Metadata, with_fork, without_fork
 from turnkeeper.names import MemoryName
 from turnkeeper.plan import EVERYTHING
-from turnkeeper.requests import DESCRIBE, FORK_OFF, SET_METADATA, Request
-from turnkeeper.revising import Copied, Fork, fork_off
+from turnkeeper.requests import DESCRIBE, FORK_OFF, ONLY_EXISTING, SET_METADATA, Request
 from turnkeeper.runtime import RuntimeCore
 from turnkeeper.stores import Store
 from turnkeeper.windows import Messages, Window
@@ -42,21 +40,13 @@ async def write_fork(core: RuntimeCore, name: MemoryName, new: MemoryName, at: V
     listed = kin in known.forks
     # First the parent lists it: a crash in between leaves a name too many there, and never a fork that nobody knows.
     if not listed:
-        await core.submit(name, Request(SET_METADATA, about=(partial(_with_fork, kin=kin), None)))
+        await core.submit(name, Request(SET_METADATA, about=(partial(with_fork, kin=kin), ONLY_EXISTING)))
     try:
         await core.submit(new, request)
     except MemoryExistsError:
         if not listed:
-            await core.submit(name, Request(SET_METADATA, about=(partial(_without_fork, kin=kin), None)))
+            await core.submit(name, Request(SET_METADATA, about=(partial(without_fork, kin=kin), ONLY_EXISTING)))
         raise
-
-
-def _with_fork(stored: StoredMetadata, kin: tuple[str, str]) -> StoredMetadata:
-    return replace(stored, forks=(*_without_fork(stored, kin).forks, kin))
-
-
-def _without_fork(stored: StoredMetadata, kin: tuple[str, str]) -> StoredMetadata:
-    return replace(stored, forks=tuple([each for each in stored.forks if each != kin]))
 
 
 async def _fork_request(core: RuntimeCore, name: MemoryName, at: Version | None, history: bool) -> Request:

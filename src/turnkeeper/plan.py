@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from turnkeeper.compactable import Compactable, compactable
 from turnkeeper.errors import ConflictError, InvalidArgumentError, TurnConflictError, WindowOverflowError
+from turnkeeper.forking import Copy, Fork, fork, fork_off, parent_of, restore
 from turnkeeper.log import (
     ADD,
     CLEAR,
@@ -34,8 +35,10 @@ from turnkeeper.requests import (
     DESCRIBE,
     FORK_OFF,
     LOOK_BACK,
+    ONLY_EXISTING,
     PRUNE,
     READ,
+    RESTORE,
     SET_METADATA,
     TURN_ADD,
     TURN_READ,
@@ -44,14 +47,9 @@ from turnkeeper.requests import (
 )
 from turnkeeper.revising import (
     REVISING,
-    Copy,
-    Fork,
     Result,
     Revision,
     compact,
-    fork,
-    fork_off,
-    parent_of,
     revise,
     roll_back,
     stale,
@@ -64,6 +62,8 @@ __all__ = ["EVERYTHING", "Plan", "apply", "conflicting"]
 
 EVERYTHING: Final = Unbounded()
 """Needs the whole state."""
+
+_CURRENT_TURN: Final = TurnWindow(max_turns=1)
 
 
 class Plan:
@@ -112,8 +112,16 @@ class Plan:
         """Whether there is anything to commit."""
         return bool(self.writers)
 
-    def slice(self, name: MemoryName, log: Log, expected: int, expires_after: float, turn_id: bytes = b"") -> Slice:
-        """Return what to commit; `log` already holds the entries, `expected` is the version before them.
+    def slice(
+        self,
+        name: MemoryName,
+        log: Log,
+        expected: int,
+        expires_after: float,
+        turn_id: bytes = b"",
+        base_was: int = -1,
+    ) -> Slice:
+        """Return what to commit; `log` already holds the entries, `expected` and `base_was` are those before them.
 
         With the turn that holds the store's lease, which is given back by the turn's last commit.
         """
@@ -134,6 +142,7 @@ class Plan:
             self.meta,
             expires_after,
             self.deletes is not None and self.deletes.about is not None,
+            base_was,
         )
 
     def settle(self, log: Log) -> None:
@@ -237,7 +246,7 @@ def _answer(log: Log, request: Request, plan: Plan, name: MemoryName, ids: bytes
         if log.complete and not log.count:
             return Receipt(log.version, 0)
         log.replace(())
-    elif op in REVISING or op in (COMPACT, UNDO, FORK):
+    elif op in REVISING or op in (COMPACT, UNDO, FORK, RESTORE):
         revision = _revise(log, request, plan, name)
         if op == FORK and isinstance(revision, (Copy, Revision)) and (parent := parent_of(request)) is not None:
             stored = replace(decode_metadata(log.meta), parent=parent)
@@ -287,8 +296,8 @@ def _brings_system(messages: tuple[Message, ...]) -> bool:
 def _revise(log: Log, request: Request, plan: Plan, name: MemoryName) -> Result | Copy:
     """Apply what changes the past; it takes more than what the log holds to know some of it."""
     result: Result = None
-    if request.op == FORK:
-        return fork(log, request, name)
+    if request.op in (FORK, RESTORE):
+        return fork(log, request, name) if request.op == FORK else restore(log, request, name)
     if request.op in REVISING:
         result = revise(log, request, name)
     elif not log.complete:
@@ -303,9 +312,12 @@ def _revise(log: Log, request: Request, plan: Plan, name: MemoryName) -> Result 
 
 
 def _set_metadata(log: Log, request: Request, plan: Plan, name: MemoryName) -> Metadata | Exception:
-    """Change the metadata; about: a function of what they are, and the revision that they must have, or None."""
+    """Change the metadata; about: a function of what they are; the revision they must have, None or ONLY_EXISTING."""
     change, revision = request.about
-    if revision is not None and revision != log.meta_version:
+    if revision == ONLY_EXISTING:
+        if not log.n and not log.meta_version:
+            return describe(name, log.head)
+    elif revision is not None and revision != log.meta_version:
         return ConflictError(
             f"memory {name.id!r} (namespace {name.namespace!r}): its metadata are at revision {log.meta_version}, not "
             f"{revision}: read them again and decide anew"
@@ -319,18 +331,28 @@ def _set_metadata(log: Log, request: Request, plan: Plan, name: MemoryName) -> M
 
 
 def _prune(log: Log, request: Request, plan: Plan) -> int:
-    """Remove old entries from the store; about: the entry before which they go, and the first one that is there.
+    """Remove old entries from the store.
+
+    About: the entry before which they go, the first one that is there, and the row and the number of changes to its
+    metadata that say so. Another memory of this name, or one with another policy by now, is left alone.
 
     Returns:
         The number of the first entry that stays.
     """
     cut: int
     kept: int
-    cut, kept = request.about
-    prune, base = log.prunes_to(min(cut, log.n))
-    if prune <= kept:
+    cut, kept, *judged = request.about
+    if judged != [log.mid, log.meta_version]:
         return kept
-    plan.prune, plan.base = prune, base
+    if not log.transcript.turns and not log.complete:  # the current turn began before what is held
+        plan.lacking = _CURRENT_TURN, 1
+        return kept
+    prune, base = log.prunes_to(min(cut, log.n))
+    leaves = prune - kept - len({version for version in (log.system, base) if kept <= version < prune})
+    if leaves <= 0 and base == log.base:
+        return kept
+    plan.prune = prune
+    plan.base = base if base != log.base else 0  # otherwise the state stays as it is
     plan.writers.append(request)
     return prune
 

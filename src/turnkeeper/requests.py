@@ -20,12 +20,14 @@ __all__ = [
     "DONE",
     "FORK_OFF",
     "LOOK_BACK",
+    "ONLY_EXISTING",
     "OPEN_TURN",
     "PASSING",
     "PRUNE",
     "QUEUED",
     "READ",
     "READING",
+    "RESTORE",
     "SET_METADATA",
     "STATS",
     "TAKEN",
@@ -47,6 +49,7 @@ TURN_TRY: Final = "turn try"
 READ: Final = "read"
 PRUNE: Final = "prune"
 SET_METADATA: Final = "set metadata"
+RESTORE: Final = "restore"
 STATS: Final = "stats"
 FORK_OFF: Final = "fork off"
 UNDO_TURNS: Final = "undo turns"
@@ -57,8 +60,11 @@ READING: Final = frozenset((READ, STATS, LOOK_BACK, FORK_OFF, DESCRIBE))
 PASSING: Final = READING | {SET_METADATA}
 """What waits for nobody's turn: it changes no version."""
 
-ALONE: Final = frozenset((FORK, SET_METADATA, PRUNE))
+ALONE: Final = frozenset((FORK, RESTORE, SET_METADATA, PRUNE))
 """What shares a commit with nothing else."""
+
+ONLY_EXISTING: Final = -1
+"""In the place of the revision that metadata must be at: any, but there must be such a memory."""
 
 QUEUED: Final = 0
 """In the mailbox, or on its way there: a caller that leaves now has changed nothing."""

@@ -17,14 +17,13 @@ from turnkeeper.errors import (
     CompactionAbandonedError,
     ConflictError,
     InvalidMessageError,
-    MemoryExistsError,
     MessageNotFoundError,
 )
-from turnkeeper.folding import apply_entry
-from turnkeeper.log import COMPACT, EDIT, FORK, POP, REMOVE, UNDO, Details, Entry, Receipt, Removed, Version
+from turnkeeper.log import COMPACT, EDIT, POP, REMOVE, UNDO, Details, Receipt, Removed
 from turnkeeper.messages import (
     Message,
     SystemMessage,
+    ToolMessage,
     encode_messages,
     links_of,
     make_place,
@@ -39,15 +38,9 @@ from turnkeeper.windows.transcript import Exchange
 
 __all__ = [
     "REVISING",
-    "Copied",
-    "Copy",
-    "Fork",
     "Result",
     "Revision",
     "compact",
-    "fork",
-    "fork_off",
-    "parent_of",
     "revise",
     "roll_back",
     "stale",
@@ -98,7 +91,9 @@ def _take_off(log: Log, op: str, cut: int) -> Result:
     return Revision(op, details, (), Removed(log.version, removed))
 
 
-def _with_system(log: Log, was: Message | None, number: int, details: Details, brought: Message | None = None) -> Details:
+def _with_system(
+    log: Log, was: Message | None, number: int, details: Details, brought: Message | None = None
+) -> Details:
     """Let an entry that took something away say which system message is current now, where it was another."""
     now = log.transcript.system
     if now is was:
@@ -148,7 +143,7 @@ def _remove(log: Log, request: Request, name: MemoryName) -> Result:
     if found is None:
         return _unknown(name) if log.complete else None
     removed = _with_its_exchange(log, found)
-    if _hides_system(log, removed):
+    if removed is None or _hides_system(log, removed):
         return None
     was, number = log.transcript.system, log.system
     places = [place_of(message) for message in removed]
@@ -157,25 +152,24 @@ def _remove(log: Log, request: Request, name: MemoryName) -> Result:
     return Revision(REMOVE, details, (), Removed(log.version, removed))
 
 
-def _with_its_exchange(log: Log, message: Message) -> tuple[Message, ...]:
+def _with_its_exchange(log: Log, message: Message) -> tuple[Message, ...] | None:
+    """Return what goes with a message; None: its call may be older than what is held."""
     for unit in log.transcript.units:
         if isinstance(unit, Exchange) and (unit.call is message or any(each is message for each in unit.results)):
             return (unit.call, *unit.results)
-    return (message,)
+    return (message,) if log.complete or not isinstance(message, ToolMessage) else None
 
 
 def _find(log: Log, message_id: str) -> Message | None:
-    """Return the message of the state that has this id, of several the latest."""
-    transcript = log.transcript
-    older = transcript.summary if transcript.system_before is None else (transcript.system_before, *transcript.summary)
-    version, dot, index = message_id.partition(".")
-    if dot and version.isdecimal() and index.isdecimal() and len(message_id) < 20:
-        place = make_place(int(version), int(index))
-        for message in (*log.messages, *older):
-            if place_of(message) == place and message.id == message_id:
-                return message
-    for message in (*reversed(log.messages), *older):
-        if b'"id"' in message.raw and message.id == message_id:
+    """Return the message of the state that has this id, of several the latest. A summary's are none."""
+    before = log.transcript.system_before
+    version, _, index = message_id.partition(".")
+    automatic = version.isdecimal() and index.isdecimal() and len(message_id) < 20
+    place = make_place(int(version), int(index)) if automatic else -1
+    known = log.messages if before is None else (before, *log.messages)
+    for message in reversed(known):
+        # A message is decoded only where it can be the one.
+        if (place_of(message) == place or b'"id"' in message.raw) and message.id == message_id:
             return message
     return None
 
@@ -218,9 +212,10 @@ def compact(log: Log, request: Request, name: MemoryName) -> Result:
             f"memory {name.id!r} (namespace {name.namespace!r}): what was summed up was replaced meanwhile; "
             "nothing was changed"
         )
-    system = log.system_until(seen.to)
-    log.compact(seen.to, request.messages, system)
-    details = Details(to=seen.to, stays=_state(system))
+    system, number = log.system_until(seen.to), log.system
+    current = system is not None and system is log.transcript.system
+    log.compact(seen.to, request.messages, system, current=current)
+    details = Details(to=seen.to, system=number if current else 0, stays=_state(system))
     return Revision(COMPACT, details, request.messages, Receipt(log.version, len(request.messages)))
 
 
@@ -233,62 +228,3 @@ def stale(log: Log, request: Request, name: MemoryName) -> ConflictError | None:
         f"memory {name.id!r} (namespace {name.namespace!r}) is at version {log.version}, not {expected}: "
         "read it again and decide anew"
     )
-
-
-class Fork(msgspec.Struct, frozen=True, gc=False):
-    """A memory's whole state, to start another one with.
-
-    Attributes:
-        version: the state's.
-        messages: all of it: a system message from before, a summary, the rest.
-        leads: whether there is such a system message.
-        summary: how many messages the summary has.
-    """
-
-    version: Version
-    messages: tuple[Message, ...]
-    leads: bool
-    summary: int
-
-
-def fork_off(log: Log) -> Fork:
-    """Return what a fork starts with. Needs all messages."""
-    before, summary = log.transcript.system_before, log.transcript.summary
-    older = summary if before is None else (before, *summary)
-    return Fork(log.version, (*older, *log.messages), before is not None, len(summary))
-
-
-class Copied(msgspec.Struct, frozen=True, gc=False):
-    """Another memory's log, to be a new one's, and that memory's id, namespace and version."""
-
-    entries: tuple[Entry, ...]
-    origin: tuple[str, str, str]
-
-
-class Copy(msgspec.Struct, frozen=True, gc=False):
-    """Entries to be made, of which the log holds the effect already, and what their request is answered."""
-
-    entries: tuple[Entry, ...]
-    answer: Receipt
-
-
-def fork(log: Log, request: Request, name: MemoryName) -> Revision | Copy | MemoryExistsError:
-    """Start a new memory; about: the details of its entry, or a whole log: a `Copied`, or just the entries."""
-    if log.n:
-        return MemoryExistsError(
-            f"memory {name.id!r} (namespace {name.namespace!r}) exists, and a fork makes a new one; choose another id, "
-            "or delete that one first"
-        )
-    if not isinstance(request.about, Details):
-        entries: tuple[Entry, ...] = request.about.entries if isinstance(request.about, Copied) else request.about
-        for entry in entries:
-            apply_entry(log, entry.op, entry.details or Details(), entry.messages)
-        return Copy(entries, Receipt(log.version, log.count))
-    details = request.about
-    log.fork(request.messages, details.leads, details.summary)
-    return Revision(FORK, details, request.messages, Receipt(log.version, len(request.messages)))
-
-
-def parent_of(request: Request) -> tuple[str, str, str] | None:
-    """Return what a fork is made of: id, namespace and version; None: of nothing in this store."""
-    return request.about.origin if isinstance(request.about, (Details, Copied)) else None

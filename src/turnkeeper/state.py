@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 from turnkeeper.log import Head, NewMeta, Version
 from turnkeeper.messages import Message, SystemMessage, place_message, place_of, split_place, version_of
-from turnkeeper.metadata import decode_metadata
+from turnkeeper.metadata import expires_after_of
 from turnkeeper.windows import LimitedWindow, Messages, Window
 from turnkeeper.windows.transcript import Transcript
 from turnkeeper.windows.view import View, view_of
@@ -94,7 +94,7 @@ class Log:
     @property
     def expires_after(self) -> float | None:
         """Seconds without a change after which this memory is to be deleted; 0: never, None: as the runtime says."""
-        return None if self.meta is None else decode_metadata(self.meta).expires_after
+        return None if self.meta is None else expires_after_of(self.meta)
 
     def note(self, head: Head) -> None:
         """Take over what a row says besides where the log stands."""
@@ -140,8 +140,7 @@ class Log:
     def count(self) -> int:
         """How many messages are held, with the summary and the system message that stand for older ones."""
         transcript = self.transcript
-        older = transcript.system is not None and transcript.system_at < 0
-        return len(self._messages) + len(transcript.summary) + older
+        return len(self._messages) + len(transcript.summary) + (transcript.system_before is not None)
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -235,11 +234,10 @@ class Log:
         self.n += 1
         transcript = self.transcript
         kept = [message for message in self._messages if place_of(message) not in places]
-        summary = tuple([message for message in transcript.summary if place_of(message) not in places])
         before = transcript.system_before
         if before is not None and place_of(before) in places:
             before = None
-        self._rebuild(kept, Transcript(before, summary))
+        self._rebuild(kept, Transcript(before, transcript.summary))
 
     def edit(self, place: int, message: Message) -> None:
         """Take the next entry, one that puts a message in the place of an earlier one, if that is held."""
@@ -250,8 +248,7 @@ class Log:
         if before is not None and place_of(before) == place:
             before = message
         kept = [message if place_of(each) == place else each for each in self._messages]
-        summary = tuple([message if place_of(each) == place else each for each in transcript.summary])
-        self._rebuild(kept, Transcript(before, summary))
+        self._rebuild(kept, Transcript(before, transcript.summary))
 
     def settle_system(self, system: Message | None) -> None:
         """Note that the last entry says which system message is current: needed where older messages are not held."""
@@ -261,15 +258,19 @@ class Log:
         if system is None or transcript.system is None or place_of(transcript.system) != place_of(system):
             self._rebuild(list(self._messages), Transcript(system, transcript.summary))
 
-    def compact(self, to: int, summary: tuple[Message, ...], system: Message | None) -> None:
+    def compact(self, to: int, summary: tuple[Message, ...], system: Message | None, *, current: bool) -> None:
         """Take the next entry, one that puts a summary in the place of everything up to entry `to`.
 
         Args:
             to: number of the last entry summed up.
             summary: the messages in its place.
             system: the one that was current then; it stays.
+            current: whether it still is.
         """
         self.n += 1
+        before = system
+        if self.after > to and not current:  # one that is not held may have come since
+            before = self.transcript.system_before
         if system is not None:
             self._edited = {**self._edited, place_of(system): self.n}
         self.base = self.n
@@ -279,7 +280,7 @@ class Log:
         for index, message in enumerate(summary):
             place_message(message, self.n, index)
         kept = [message for message in self._messages if version_of(message) > to]
-        self._rebuild(kept, Transcript(system, summary))
+        self._rebuild(kept, Transcript(before, summary))
 
     def system_until(self, to: int) -> Message | None:
         """Return the system message that was current after entry `to`, as far as it is held."""
@@ -490,14 +491,14 @@ class Log:
     def prunes_to(self, cut: int) -> tuple[int, int]:
         """Return what becomes of a wish to prune what is before `cut`: the entry before which they go, and `base`.
 
-        The current turn stays, and whatever a summary leaves as long as that is shown.
+        The current turn stays, and so does a summary with all that it left, until another one takes its place.
         """
         turns = self.transcript.turns
         newest = self.transcript.version(turns[-1]) if turns else self.n if self.complete else self.after + 1
         cut = min(cut, newest)
         if cut <= self.first:
             return cut, self.base
-        if cut <= self.base:
+        if cut <= self.base or self.transcript.summary:
             return self.first, self.base  # the entry at `base` sums up what was before `first`
         return cut, cut
 

@@ -209,6 +209,13 @@ class LimitedView:
             return False  # the current turn begins further back
         if self._first > (transcript.turns[0] if window.whole_turns else transcript.start):
             return True
+        if (
+            transcript.summary
+            and transcript.system is not None
+            and transcript.system_at < 0
+            and not window.system_first
+        ):
+            return False  # it costs no room, and may stand right before what is held, and so behind the summary
         assert self._room is not None
         return self._room < window.least
 

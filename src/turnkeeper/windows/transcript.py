@@ -189,15 +189,15 @@ class Transcript:
         """Begin the trail anew: what is held now stays."""
         self.trail.clear()
 
-    def trim(self, number: int) -> None:
-        """Let the units before this number go. The trail must be empty."""
+    def trim(self, number: int, system: Message | None) -> None:
+        """Let the units before this number go, behind which this system message is current. The trail must be empty."""
         leaving = number - self.start
         del self.units[:leaving]
         del self.turns[: next((place for place, turn in enumerate(self.turns) if turn >= number), len(self.turns))]
         self.start = number
-        self.system_before = None
+        self.system_before = system
         if self.system_at < number:
-            self.system_at, self.system_before = -1, self.system
+            self.system_at = -1
         for link, waiting in list(self._open.items()):
             waiting[:] = [unit for unit in waiting if unit >= number]
             if not waiting:
