@@ -21,7 +21,7 @@ from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from turnkeeper.lane import Lane
-from turnkeeper.stores import SQLiteStore, sqlite
+from turnkeeper.stores import SQLiteStore, sqlite_writing
 
 __all__ = [
     "Add",
@@ -201,7 +201,7 @@ class _Row:
 
 
 class _SQL:
-    """The statements of `stores/sqlite.py`, on a connection that it opened, in the thread of a `Lane`."""
+    """The statements of `stores/sqlite_writing.py`, on a connection that it opened, in the thread of a `Lane`."""
 
     def __init__(self, path: Path) -> None:
         self._lane = Lane("floor")
@@ -229,13 +229,17 @@ class _SQL:
         for row in rows:
             expected, row.version = row.version, row.version + 1
             if row.mid:
-                cursor = connection.execute(sqlite._ADVANCE, (row.version, 0, 0, at, row.mid, expected, at, b""))
+                cursor = connection.execute(
+                    sqlite_writing._ADVANCE, (row.version, 0, 0, at, 0, row.mid, expected, -1, at, b"")
+                )
             else:
-                cursor = connection.execute(sqlite._CREATE, ("", f"memory-{row.index}", row.version, 0, 0, at, at))
+                cursor = connection.execute(
+                    sqlite_writing._CREATE, ("", f"memory-{row.index}", row.version, 0, 0, at, at, 0)
+                )
                 row.mid = cursor.lastrowid or 0
             assert cursor.rowcount == 1
             entries.append((row.mid, row.version, "add", self._random_bytes(16), None, row.payload, at))
-        connection.executemany(sqlite._APPEND, entries)
+        connection.executemany(sqlite_writing.APPEND, entries)
         connection.execute("COMMIT")
 
 

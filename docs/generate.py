@@ -72,7 +72,9 @@ def _shown(value: Any, unit: str) -> str:
 def _accepted(option: dataclasses.Field[Any]) -> str:
     kind, _, optional = str(option.type).partition(" | ")
     if option.metadata["choices"]:
-        return ", ".join(f"`{choice!r}`" for choice in option.metadata["choices"])
+        choices = ", ".join(f"`{choice!r}`" for choice in option.metadata["choices"])
+        policy = option.metadata["policy"]
+        return choices if policy is None else f"{choices}, a `{policy.__name__}`"
     if kind not in ("int", "float"):
         return f"a `{kind}`"
     return f"at least {option.metadata['least'] or 0}" + (", or `None`" if optional else "")

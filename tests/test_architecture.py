@@ -55,6 +55,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "admission",
             "plan",
             "revising",
+            "forking",
             "services",
             "watching",
             "ledger",

@@ -33,11 +33,26 @@ from turnkeeper import (
     Version,
 )
 from turnkeeper.compactable import Compactable
-from turnkeeper.log import Conflict, Entry, Key, Outcome, Slice, StoredEntry, StoredReceipt
+from turnkeeper.forking import Fork
+from turnkeeper.history import HistoryEntry, HistoryPage
+from turnkeeper.log import (
+    Conflict,
+    Details,
+    Entry,
+    Head,
+    Key,
+    NewMeta,
+    Outcome,
+    Removed,
+    Slice,
+    StoredEntry,
+    StoredReceipt,
+)
 from turnkeeper.messages import encode_messages
+from turnkeeper.metadata import StoredMetadata, describe, encode_metadata
 from turnkeeper.names import MemoryName
 from turnkeeper.requests import Request
-from turnkeeper.stores import InMemoryStore, Loaded, LoadQuery, SQLiteStore, store_from_url
+from turnkeeper.stores import InMemoryStore, Loaded, LoadQuery, SearchQuery, SQLiteStore, store_from_url
 
 # Tokens that no identifier and no line of source can contain by chance: tracebacks are searched as well.
 SECRETS = ("c4n4" + "ry77", "p455" + "w0rd")
@@ -448,6 +463,45 @@ async def a_turn_that_was_committed(_: Path) -> None:
         for _attempt in range(2):
             async with runtime.memory("m").turn(idempotency_key=CANARY) as turn:
                 await turn.add(SAID, CALL)
+
+
+@scenario
+async def an_edit_of_a_message_that_is_not_there(_: Path) -> None:
+    async with turnkeeper.open_runtime("memory:") as runtime:
+        await runtime.memory("m").add(SAID)
+        await runtime.memory("m").edit(CANARY, SAID)
+
+
+@scenario
+async def an_edit_that_changes_the_role(_: Path) -> None:
+    async with turnkeeper.open_runtime("memory:") as runtime:
+        await runtime.memory("m").add(SAID)
+        await runtime.memory("m").edit("1.0", {"role": "assistant", "content": CANARY})
+
+
+@scenario
+async def a_fork_to_a_name_that_is_in_use(_: Path) -> None:
+    async with turnkeeper.open_runtime("memory:") as runtime:
+        await runtime.memory("m").set_metadata(title=CANARY, data={"secret": CANARY})
+        await runtime.memory("m").add(SAID)
+        await runtime.memory("other").add(SAID)
+        await runtime.memory("m").fork("other")
+
+
+@scenario
+async def a_version_that_was_pruned(_: Path) -> None:
+    async with turnkeeper.open_runtime("memory:", window=turnkeeper.MessageWindow(1), history="window") as runtime:
+        memory = runtime.memory("m")
+        first = await memory.add(SAID)
+        for _again in range(3):
+            await memory.add(SAID)
+        await memory.messages(at=first.version)
+
+
+@scenario
+async def metadata_that_json_can_not_carry(_: Path) -> None:
+    async with turnkeeper.open_runtime("memory:") as runtime:
+        await runtime.memory("m").set_metadata(data={CANARY: {1, 2}})
 
 
 @scenario
@@ -963,6 +1017,16 @@ MESSAGES = encode_messages([SAID, CALL])
         Loaded(None, 0, (StoredEntry(1, "add", b"", RAW, 0),)),
         Request("add", MESSAGES, key=Key("k", b"")),
         Compactable(MESSAGES, MESSAGES, 1, 1, 0, MESSAGES, 2),
+        Details(stays=(1, 0, RAW.decode())),
+        Entry("edit", b"", MESSAGES, None, Details(stays=(1, 0, RAW.decode()))),
+        NewMeta(0, RAW),
+        Slice(MemoryName("", "m"), 0, 0, (), meta=NewMeta(0, RAW)),
+        Head(1, 1, 0, 0, 0, 0, 0, 1, RAW),
+        Removed(Version(1, 1), MESSAGES),
+        Fork(Version(1, 1), MESSAGES, False, 0),
+        HistoryPage((HistoryEntry(Version(1, 1), 0.0, "add", MESSAGES),), None),
+        describe(MemoryName("", "m"), Head(1, 1, 0, 0, 0, 0, 0, 1, encode_metadata(StoredMetadata(title=CANARY)))),
+        SearchQuery(CANARY, None, "", 1, 0),
     ],
     ids=lambda one: type(one).__name__,
 )
@@ -1063,12 +1127,15 @@ def test_every_kind_of_error_is_walked(request: pytest.FixtureRequest) -> None:
         "CompactionError": "a_summariser_without_a_summary",
         "ConflictError": "a_version_that_is_old",
         "ContentionError": "other_writers_that_always_win",
+        "HistoryPrunedError": "a_version_that_was_pruned",
         "IdempotencyMismatchError": "a_key_for_other_content",
         "InvalidArgumentError": "setting_nothing",
         "InvalidMemoryIdError": "a_memory_id_with_a_surrogate",
         "InvalidMessageError": "add: no role",
         "InvalidStoreURLError": "test_no_error_repeats_a_urls_password",
         "MemoryCorruptError": "corrupt, payload: no JSON",
+        "MemoryExistsError": "a_fork_to_a_name_that_is_in_use",
+        "MessageNotFoundError": "an_edit_of_a_message_that_is_not_there",
         "MissingExtraError": "raised for a missing package: nothing is known of any content",
         "NestedTurnError": "a_turn_in_a_turn",
         "OutcomeUnknownError": "an_outcome_that_nobody_knows",

@@ -71,8 +71,9 @@ class Actor(TurnLedger):
 
     @property
     def size(self) -> int:
-        """Bytes of encoded messages it holds."""
-        return 0 if self._log is None else self._log.size
+        """Bytes of encoded messages and metadata that it holds."""
+        log = self._log
+        return 0 if log is None else log.size if log.meta is None else log.size + len(log.meta)
 
     def quiescent_view(self, window: Window) -> Messages | None:
         """Return what a read would find; None if something is pending, others may write, or too little is held."""

@@ -135,7 +135,7 @@ class LogHandle:
             if_version: only if the memory is at exactly this version.
 
         Raises:
-            MessageNotFoundError: the memory's state has no such message.
+            MessageNotFoundError: the memory's state has no such message; those of a summary can't be edited.
             InvalidMessageError: role, calls or id are not those of the other one.
             ConflictError: the memory is not at `if_version`.
         """

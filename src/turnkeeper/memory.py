@@ -226,9 +226,11 @@ class ChatMemory(LogHandle):
             ConflictError: the metadata are not at `if_revision`.
         """
         request = metadata_request(title, data, expires_after, retention, if_revision)
-        metadata: Metadata = await self._core.submit(self._name, request)
-        if metadata.retention is not None:
-            self._core.keeper.expect_policies()
+        try:
+            metadata: Metadata = await self._core.submit(self._name, request)
+        finally:
+            if retention is not UNSET:  # also when the caller is cancelled: it may be committed all the same
+                self._core.keeper.expect_policies()
         return metadata
 
     async def stats(self) -> MemoryStats:

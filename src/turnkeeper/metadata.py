@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from turnkeeper.errors import InvalidArgumentError
 from turnkeeper.log import Head, Version
@@ -13,7 +14,17 @@ from turnkeeper.names import MemoryName
 from turnkeeper.policies import RetentionPolicy
 from turnkeeper.wire import UnfaithfulError, encode_faithfully
 
-__all__ = ["Metadata", "StoredMetadata", "decode_metadata", "describe", "encode_metadata"]
+__all__ = [
+    "Metadata",
+    "StoredMetadata",
+    "decode_metadata",
+    "describe",
+    "encode_metadata",
+    "expires_after_of",
+    "name_of",
+    "with_fork",
+    "without_fork",
+]
 
 _LONGEST_TITLE: Final = 10_000
 """Characters."""
@@ -45,7 +56,14 @@ class StoredMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
         """The memory's own policy, None without one."""
         if self.max_age is None and self.max_messages is None:
             return None
-        return RetentionPolicy(max_age=self.max_age, max_messages=self.max_messages)
+        try:
+            return RetentionPolicy(max_age=self.max_age, max_messages=self.max_messages)
+        except InvalidArgumentError:  # not of this version's making: keeps nobody else's from being kept to
+            return None
+
+    def __repr__(self) -> str:
+        """Name the kind, never title or data."""
+        return f"<{type(self).__name__}>"
 
 
 class Metadata(msgspec.Struct, frozen=True):
@@ -86,7 +104,12 @@ class Metadata(msgspec.Struct, frozen=True):
         return f"<Metadata id={self.id!r} namespace={self.namespace!r} revision={self.revision}>"
 
 
+class _Lasting(msgspec.Struct):
+    expires_after: float | None = None
+
+
 _decode: Final = msgspec.json.Decoder(StoredMetadata).decode
+_decode_lasting: Final = msgspec.json.Decoder(_Lasting).decode
 _NOTHING: Final = StoredMetadata()
 
 
@@ -98,6 +121,29 @@ def decode_metadata(data: bytes | None) -> StoredMetadata:
         return _decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return _NOTHING
+
+
+def with_fork(stored: StoredMetadata, kin: tuple[str, str]) -> StoredMetadata:
+    """Return metadata that list a fork, by its id and namespace."""
+    return replace(stored, forks=(*without_fork(stored, kin).forks, kin))
+
+
+def without_fork(stored: StoredMetadata, kin: tuple[str, str]) -> StoredMetadata:
+    """Return metadata that do not list it."""
+    return replace(stored, forks=tuple([each for each in stored.forks if each != kin]))
+
+
+def name_of(metadata: Metadata) -> MemoryName:
+    """Return the name of the memory that metadata are about."""
+    return MemoryName(metadata.namespace, metadata.id)
+
+
+def expires_after_of(data: bytes) -> float | None:
+    """Return the `expires_after` of what a store has, without reading the rest."""
+    try:
+        return _decode_lasting(data).expires_after
+    except (msgspec.MsgspecError, ValueError):
+        return None
 
 
 def encode_metadata(metadata: StoredMetadata) -> bytes:
@@ -121,7 +167,8 @@ def encode_metadata(metadata: StoredMetadata) -> bytes:
 
 def describe(name: MemoryName, head: Head | None) -> Metadata:
     """Return what is said about a memory with this row; None: there is none."""
-    head = head or Head(0, 0, 0, 0, 0, 0)
+    if head is None or not (head.version or head.meta_version):  # none, or one that is there for a turn's lease alone
+        head = Head(0, 0, 0, 0, 0, 0)
     stored = decode_metadata(head.meta)
     return Metadata(
         id=name.id,

@@ -190,6 +190,7 @@ class _Eraser:
         self._core = core
         self._dry_run = dry_run
         self._forks = forks
+        self._going: set[MemoryName] = set()
         self._erased: dict[MemoryName, None] = {}
 
     async def erase(self, names: Sequence[MemoryName]) -> Erasure:
@@ -213,8 +214,8 @@ class _Eraser:
     async def _erase(self, wanted: list[Metadata]) -> None:
         """Erase some memories; none of them need exist."""
         generations = [wanted]
+        seen = self._going = {name_of(each) for each in wanted}
         if self._forks:
-            seen = {name_of(each) for each in wanted}
             while kin := await self._kin(generations[-1], seen):
                 generations.append(kin)
         for generation in reversed(generations):
@@ -257,8 +258,8 @@ class _Eraser:
             return
         if await self._core.submit(name, Request(DELETE)):
             self._erased[name] = None
-        if known.parent is not None:
-            await self._unlist(name, MemoryName(known.parent[1], known.parent[0]))
+        if known.parent is not None and (parent := MemoryName(known.parent[1], known.parent[0])) not in self._going:
+            await self._unlist(name, parent)
 
     async def _unlist(self, fork: MemoryName, parent: MemoryName) -> None:
         """Let the memory that a fork came from forget its name."""

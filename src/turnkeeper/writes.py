@@ -16,7 +16,7 @@ from turnkeeper.errors import InvalidArgumentError
 from turnkeeper.history import check_version
 from turnkeeper.log import ADD, EDIT, POP, REMOVE, SET, Key, Version
 from turnkeeper.messages import Message, encode_messages
-from turnkeeper.metadata import StoredMetadata, encode_metadata
+from turnkeeper.metadata import StoredMetadata, decode_metadata, encode_metadata
 from turnkeeper.names import MAX_NAME_BYTES
 from turnkeeper.policies import RetentionPolicy
 from turnkeeper.requests import SET_METADATA, UNDO_TURNS, Request
@@ -136,10 +136,16 @@ def metadata_request(
             raise InvalidArgumentError("retention must be a RetentionPolicy or None")
         changes["max_age"] = None if retention is None else retention.max_age
         changes["max_messages"] = None if retention is None else retention.max_messages
-    if if_revision is not None and (not isinstance(if_revision, int) or isinstance(if_revision, bool)):
+    if if_revision is not None and (
+        not isinstance(if_revision, int) or isinstance(if_revision, bool) or if_revision < 0
+    ):
         raise InvalidArgumentError("if_revision must be a number, such as metadata().revision, or None")
-    encode_metadata(StoredMetadata(**changes))  # refused here, or never
-    return Request(SET_METADATA, about=(partial(replace, **changes), if_revision))
+    encoded = encode_metadata(StoredMetadata(**changes))  # refused here, or never
+    if "data" in changes:
+        changes["data"] = decode_metadata(encoded).data  # a copy: the caller's own may change meanwhile
+    request = Request(SET_METADATA, about=(partial(replace, **changes), if_revision))
+    request.size = len(encoded)
+    return request
 
 
 def check_message_id(message_id: object) -> None:

@@ -26,7 +26,10 @@ DEFAULTS: dict[str, object] = {
     "compaction": None,
     "max_compactions": 4,
     "turn_lease": 30.0,
+    "watch_interval": 0.5,
     "durability": "full",
+    "expires_after": None,
+    "sweep_interval": 60.0,
     "consistency": None,
     "mailbox_size": 256,
     "max_pending": 20_000,
@@ -48,6 +51,7 @@ DEFAULTS: dict[str, object] = {
 SQLITE_DEFAULTS: dict[str, object] = {
     "shared": False,
     "read_only": False,
+    "search": False,
     "network_filesystem": False,
     "busy_timeout": 10.0,
 }

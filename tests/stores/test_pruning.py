@@ -5,8 +5,22 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from stores.building import Clock, add, commit, committed, entry, head_of, load, log, name, pruning, setting, texts
-from turnkeeper.log import Conflict, LoadQuery, Version
+from stores.building import (
+    Clock,
+    add,
+    commit,
+    committed,
+    describing,
+    entry,
+    head_of,
+    load,
+    log,
+    name,
+    pruning,
+    setting,
+    texts,
+)
+from turnkeeper.log import Conflict, LoadQuery, NewMeta, Version
 from turnkeeper.stores import Store
 
 M = name()
@@ -67,6 +81,21 @@ def test_at_another_version_it_is_a_conflict(store: Store) -> None:
     mid = committed(store, add(M, 0, 0, *"abc"))
     assert commit(store, pruning(M, mid, 2, 2, base=2), pruning(M, 0, 0, 2)) == [Conflict(), Conflict()]
     assert (held(store), head_of(store, M).base) == ([1, 2, 3], 0)
+
+
+@pytest.mark.parametrize("with_meta", [False, True])
+def test_who_does_not_know_that_the_base_was_moved_writes_nothing(store: Store, with_meta: bool) -> None:
+    """Pruning moves the base and leaves the version: comparing that would not find it."""
+    mid = committed(store, add(M, 0, 0, *"abc"))
+    committed(store, pruning(M, mid, 3, 3, base=3))
+    meta = NewMeta(0, b"no") if with_meta else None
+    stale = [replace(slice_, base_was=0, meta=meta) for slice_ in (add(M, mid, 3, "no"), pruning(M, mid, 3, 2, base=2))]
+    assert commit(store, *stale) == [Conflict(), Conflict()]
+    head = head_of(store, M)
+    assert (head.version, head.base, head.meta) == (3, 3, None)
+    for known in (3, -1):
+        committed(store, replace(add(M, mid, head_of(store, M).version, "d", base=3), base_was=known))
+    committed(store, replace(describing(M, mid, 5, 0), base_was=0))  # which has nothing to do with the base
 
 
 @pytest.mark.parametrize("newest", [0, 1, 3])

@@ -19,6 +19,7 @@ from stores.building import add, committed, delete, describing, name, pruning, t
 from turnkeeper import StoreUnavailableError
 from turnkeeper.names import MemoryName
 from turnkeeper.stores import SQLiteStore, sqlite_scrubbing
+from turnkeeper.stores.base import SearchQuery
 
 M = name()
 LETTERS = string.ascii_letters + string.digits
@@ -124,13 +125,13 @@ def found(path: Path, pieces: set[str]) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("durability", ["full", "relaxed"])
 @pytest.mark.parametrize("shared", [False, True], ids=["private", "shared"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_nothing_that_was_deleted_is_left_in_any_file(path: Path, shared: bool, durability: str, seed: int) -> None:
     """Small rows and overflow pages, metadata, rows that page splits moved, deletes among others, prunes."""
     with opened(path, shared=shared, durability=durability) as store:
         memories = Memories(store, seed=seed)
-        for _ in range(4):
-            for _ in range(150):
+        for _ in range(3):
+            for _ in range(100):
                 memories.step()
             assert found(path, memories.gone), "there was nothing to do"
             assert store.scrub() is None
@@ -146,11 +147,56 @@ def test_what_another_process_has_in_its_cache_does_not_come_back(path: Path, se
     """Each connection holds pages from before the other one's scrub, and writes them again."""
     with opened(path, shared=True) as first, opened(path, shared=True) as second:
         memories = Memories(first, second, seed=seed)
-        for n in range(8):
-            for _ in range(60):
+        for n in range(6):
+            for _ in range(50):
                 memories.step()
             assert (first, second)[n % 2].scrub() is None
             memories.check(path)
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own", "other's"])
+def test_a_cached_page_does_not_bring_back_what_was_removed_from_the_file(path: Path, own: bool) -> None:
+    """Copies that moving rows left in a page: whoever holds it from before the scrub must not write them again."""
+    with opened(path, shared=True) as store, opened(path, shared=True) as other:
+        memories = Memories(store, seed=7)
+        own_writer, others_writer = store._writer, other._writer
+        assert own_writer is not None
+        assert others_writer is not None
+        while not found(path, memories.gone):
+            for _ in range(40):
+                memories.step()
+            own_writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+        def read_in_the_gap(statement: str) -> None:
+            if statement == "BEGIN IMMEDIATE":  # behind the checkpoint, before the lock
+                others_writer.execute("SELECT sum(at) FROM entry NOT INDEXED").fetchone()
+                others_writer.execute("SELECT sum(updated_at) FROM head NOT INDEXED").fetchone()
+
+        own_writer.set_trace_callback(read_in_the_gap)
+        assert store.scrub() is None
+        own_writer.set_trace_callback(None)
+        gone = set(memories.gone)
+        assert found(path, gone) == {}
+        writer = own_writer if own else others_writer
+        writer.execute("UPDATE entry SET at = at + 1")  # which writes each page as it is in the cache
+        writer.execute("UPDATE head SET updated_at = updated_at + 1")
+        assert found(path, gone) == {}
+
+
+def test_no_word_stays_in_the_search_index(path: Path) -> None:
+    store = SQLiteStore(path, search=True)
+    store.open(durability="relaxed")
+    with closing(store):
+        randomly = random.Random(1)
+        words = ["".join(randomly.choices(string.ascii_lowercase, k=8)) for _ in range(200)]
+        mids = [committed(store, add(name(f"m{n}"), 0, 0, word)) for n, word in enumerate(words)]
+        for n, mid in enumerate(mids[:150]):
+            committed(store, delete(name(f"m{n}"), mid, 1))
+        assert store.scrub() is None
+        # A word stands in the index without the letters that it shares with the one before.
+        assert found(path, {word[3:] for word in words[:150]}) == {}
+        assert found(path, {word[3:] for word in words[150:]})
+        assert [one.name.id for one in store.search(SearchQuery(words[-1], None, "", 9, 0))] == ["m199"]
 
 
 def test_a_reader_of_an_older_state_prevents_it_until_it_ends(path: Path) -> None:
@@ -161,7 +207,7 @@ def test_a_reader_of_an_older_state_prevents_it_until_it_ends(path: Path) -> Non
         committed(store, delete(M, mid, 1))
         blocked = store.scrub()
         assert blocked is not None
-        assert "another connection reads an older state" in blocked
+        assert "another connection" in blocked
         assert "s3cret" not in blocked
         assert found(path, {"s3cret"})
         committed(store, add(M, 0, 0, "commits go on"))
@@ -173,7 +219,7 @@ def test_a_reader_of_an_older_state_prevents_it_until_it_ends(path: Path) -> Non
 def test_a_writer_prevents_it_until_it_ends(path: Path) -> None:
     with opened(path, wait=0.05) as store, closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        assert "another program writes" in (store.scrub() or "")
+        assert "another connection" in (store.scrub() or "")
         other.execute("ROLLBACK")
         assert store.scrub() is None
         assert store.pragma("busy_timeout") == 50

@@ -88,7 +88,7 @@ WRONG = [
     ("sqlite:///", "three slashes"),
     ("sqlite://localhost/chats.db", "three slashes"),
     ("sqlite:///:memory:", "use 'memory:'"),
-    ("sqlite:///chats.db?share=true", "unknown SQLite option 'share'; known are network_filesystem, shared"),
+    ("sqlite:///chats.db?share=true", "unknown SQLite option 'share'; known are network_filesystem, search, shared"),
     ("sqlite:///chats.db?shared", "'true' or 'false'"),
     ("sqlite:///chats.db?shared=yes", "'true' or 'false'"),
     ("sqlite:///chats.db?shared=1", "'true' or 'false'"),

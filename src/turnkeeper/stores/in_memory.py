@@ -193,6 +193,8 @@ class InMemoryStore(Store):
         row = self._rows.get(slice_.name)
         if (row.mid if row else 0) != slice_.mid or (row and row.pruned + len(row.entries) != slice_.expected):
             return _CONFLICT
+        if row and slice_.base_was not in (-1, row.base) and (slice_.entries or slice_.prune):
+            return _CONFLICT
         meta, at = slice_.meta, max(int(now * 1e6), slice_.not_before)
         if meta is not None and meta.expected != (row.meta_version if row else 0):
             return _CONFLICT

@@ -246,8 +246,6 @@ class SQLiteStore(Store):
         connection = self._writing()
         assert self._file is not None
         with self._translating("scrub"), self._committing():
-            if searching.has_index(connection):
-                searching.optimize(connection)
             blocked = scrubbing.scrub(connection, self.path, self._file)
         return None if blocked is None else f"{self.describe()}: {blocked}"
 

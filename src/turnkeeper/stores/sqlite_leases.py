@@ -24,7 +24,7 @@ _LEASE: Final = "UPDATE head SET turn_id = ?, turn_until = ? WHERE mid = ?"
 _CHANGE: Final = f"{_LEASE} AND version = ? AND {FREE}"
 _RENEW: Final = f"{_LEASE} AND version = ? AND {OWN}"
 _REMOVE: Final = f"DELETE FROM head WHERE mid = ? AND version = ? AND version = 0 AND meta_version = 0 AND {FREE}"
-_ROW: Final = "SELECT mid, version, meta_version FROM head WHERE namespace = ? AND id = ?"
+_ROW: Final = "SELECT mid, version, meta_version, base FROM head WHERE namespace = ? AND id = ?"
 _HOLDER: Final = "SELECT turn_id, turn_until FROM head WHERE mid = ? AND version = ?"
 _FIRST_OF_TURN: Final = "SELECT min(version) FROM entry WHERE mid = ? AND turn_id = ?"
 
@@ -90,8 +90,8 @@ def _steal(connection: sqlite3.Connection, slice_: Slice, now: int) -> int:
 
 def refusal(connection: sqlite3.Connection, slice_: Slice) -> Outcome:
     """Tell why no row was changed."""
-    mid, version, meta_version = connection.execute(_ROW, slice_.name).fetchone() or (0, 0, 0)
-    if not mid or (mid, version) != (slice_.mid, slice_.expected):
+    mid, version, meta_version, base = connection.execute(_ROW, slice_.name).fetchone() or (0, 0, 0, 0)
+    if not mid or (mid, version) != (slice_.mid, slice_.expected) or slice_.base_was not in (-1, base):
         return _CONFLICT
     return HELD if slice_.meta is None or meta_version == slice_.meta.expected else _CONFLICT
 

@@ -5,9 +5,10 @@ one kind of trace: SQLite 3.40 moves cells from page to page when it balances a 
 page's gap, between the list of its cells and the first of them, stay. They are a copy of what lives elsewhere, until
 that is deleted. VACUUM would remove them by writing the whole file anew; here they are found, and zeros put over them.
 
-SQLite never looks at a gap, so nobody can be disturbed by that, and a crash in the middle leaves every page valid. It is
-done while SQLite's write lock is held and its log is empty: then the file is all there is. Other connections that
-write might have such a page in their cache, and write it back; so a commit follows, at which they let go what they hold.
+SQLite never looks at a gap, so nobody can be disturbed by that, and a crash in the middle leaves every page valid. It
+is done while SQLite's write lock is held and its log is empty: then the file is all there is. Other connections that
+write might have such a page in their cache, and write it back; so a commit follows, at which they let go what they
+hold.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from turnkeeper.stores import sqlite_search as search
+
 __all__ = ["let_go", "scrub", "take_note"]
 
 _ATTEMPTS: Final = 3
@@ -26,6 +29,8 @@ _ATTEMPTS: Final = 3
 
 _LONGEST_WAIT: Final = 2.0
 """Seconds for readers to end: ours take milliseconds, and commits wait meanwhile."""
+
+_BLOCKED: Final = "another connection is writing, or reads an older state, so the log with what was deleted stays"
 
 _INTERIOR: Final = frozenset((2, 5))
 _LEAF: Final = frozenset((10, 13))
@@ -49,7 +54,7 @@ def take_note(path: Path) -> _File:
 def let_go(file: _File) -> None:
     """Note that a store uses a file no more; it has closed its connections."""
     _users[file] -= 1
-    if True:
+    if not _users[file]:
         del _users[file]
         if (descriptor := _descriptors.pop(file, None)) is not None:
             os.close(descriptor)
@@ -66,9 +71,11 @@ def scrub(connection: sqlite3.Connection, path: Path, file: _File) -> str | None
     waits = connection.execute("PRAGMA busy_timeout").fetchone()[0]
     connection.execute(f"PRAGMA busy_timeout = {min(waits, int(_LONGEST_WAIT * 1000))}")
     try:
+        if search.has_index(connection):
+            search.optimize(connection)
         for _ in range(_ATTEMPTS):
             if connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
-                return "another connection reads an older state, so the log can't be emptied"
+                return _BLOCKED
             connection.execute("BEGIN IMMEDIATE")
             try:
                 if not os.path.getsize(f"{path}-wal"):
@@ -77,11 +84,11 @@ def scrub(connection: sqlite3.Connection, path: Path, file: _File) -> str | None
             finally:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
-        return "another program writes to it all the time"
+        return _BLOCKED
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
             raise
-        return "another program writes to it"
+        return _BLOCKED
     finally:
         connection.execute(f"PRAGMA busy_timeout = {waits}")
 

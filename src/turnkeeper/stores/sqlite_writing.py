@@ -32,13 +32,15 @@ _CREATE: Final = (
 )
 _AHEAD: Final = (
     "UPDATE head SET version = ?, base = ?, system = ?, updated_at = ?, expires_at = ? "
-    "WHERE mid = ? AND version = ? AND "
+    "WHERE mid = ? AND version = ? AND ? IN (base, -1) AND "
 )
 _ADVANCE: Final = _AHEAD + leases.FREE
 _ADVANCE_TURN: Final = _AHEAD + leases.OWN
-_REBASE: Final = f"UPDATE head SET base = ?, system = ? WHERE mid = ? AND version = ? AND {leases.FREE}"
+_REBASE: Final = (
+    f"UPDATE head SET base = ?, system = ? WHERE mid = ? AND version = ? AND ? IN (base, -1) AND {leases.FREE}"
+)
 _DESCRIBE: Final = "UPDATE head SET meta = ?, meta_version = ?, expires_at = ? WHERE mid = ? AND meta_version = ?"
-_DESCRIBE_AT: Final = f"{_DESCRIBE} AND version = ? AND "
+_DESCRIBE_AT: Final = f"{_DESCRIBE} AND version = ? AND ? IN (base, -1) AND "
 _IS_OVER: Final = "SELECT 1 FROM head WHERE mid = ? AND version = ? AND expires_at > 0 AND expires_at <= ?"
 _DELETE: Final = f"DELETE FROM head WHERE mid = ? AND version = ? AND {leases.FREE}"
 _PRUNE: Final = "DELETE FROM entry WHERE mid = ? AND version < ? AND version NOT IN (?, ?)"
@@ -77,7 +79,7 @@ def commit_slice(
         if slice_.meta is not None and not _describe(connection, slice_, slice_.meta, expires_at, now):
             return leases.refusal(connection, slice_)
         advance = _ADVANCE_TURN if leases.is_of_its_turn(slice_) else _ADVANCE
-        cursor = connection.execute(advance, (*state, expires_at, mid, expected, now, slice_.turn_id))
+        cursor = connection.execute(advance, (*state, expires_at, mid, expected, slice_.base_was, now, slice_.turn_id))
     elif slice_.turn_id and leases.is_of_its_turn(slice_):
         return leases.HELD  # the row that its lease was for is gone
     else:
@@ -115,7 +117,7 @@ def _change(connection: sqlite3.Connection, slice_: Slice, now: int) -> Outcome:
     elif meta is not None and not _describe(connection, slice_, meta, expires_at, now):
         return leases.refusal(connection, slice_)
     if slice_.prune:
-        state = slice_.base, slice_.system, mid, slice_.expected, now, slice_.turn_id
+        state = slice_.base, slice_.system, mid, slice_.expected, slice_.base_was, now, slice_.turn_id
         if connection.execute(_REBASE, state).rowcount != 1:
             return leases.refusal(connection, slice_)
     if slice_.lease is not None:
@@ -126,8 +128,9 @@ def _change(connection: sqlite3.Connection, slice_: Slice, now: int) -> Outcome:
 def _describe(connection: sqlite3.Connection, slice_: Slice, meta: NewMeta, expires_at: int, now: int) -> bool:
     """Put new metadata into a head that nothing speaks against changing."""
     allowed = leases.OWN if leases.is_of_its_turn(slice_) else leases.FREE
-    values = meta.data, meta.expected + 1, expires_at, slice_.mid, meta.expected
-    cursor = connection.execute(_DESCRIBE_AT + allowed, (*values, slice_.expected, now, slice_.turn_id))
+    values = meta.data, meta.expected + 1, expires_at, slice_.mid, meta.expected, slice_.expected
+    base = slice_.base_was if slice_.entries or slice_.prune else -1
+    cursor = connection.execute(_DESCRIBE_AT + allowed, (*values, base, now, slice_.turn_id))
     return cursor.rowcount == 1
 
 

@@ -72,6 +72,8 @@ class SyncRuntime:
         dry_run: bool = False,
     ) -> Erasure:
         """Delete memories for good; see `Runtime.erase`."""
+        if ids is not None and not isinstance(ids, str):
+            ids = tuple(ids)  # here: whatever it comes from must not hold up the loop
         run = partial(erase, self._core, ids, namespace, prefix, dry_run=dry_run, forks=forks)
         return cast(Erasure, call(self._core, "await runtime.erase(…)", run))
 

@@ -21,13 +21,25 @@ from typing import Any, Literal, Self, TypeVar
 from turnkeeper.errors import InvalidArgumentError, StoreUnavailableError
 from turnkeeper.log import Outcome, Slice, StoredEntry, StoredReceipt
 from turnkeeper.names import MemoryName
-from turnkeeper.stores import Listed, Loaded, LoadQuery, Store
+from turnkeeper.stores import Changes, Listed, Loaded, LoadQuery, Store
 
 __all__ = ["Call", "FaultStore", "MakeError", "Stall", "When"]
 
 T = TypeVar("T")
 
-Call = Literal["open", "close", "commit", "settle", "load", "receipts", "names", "entries"]
+Call = Literal[
+    "open",
+    "close",
+    "commit",
+    "settle",
+    "load",
+    "receipts",
+    "names",
+    "expired",
+    "changes",
+    "scrub",
+    "entries",
+]
 """A method of a store."""
 When = Literal["before", "after"]
 """Before a call has done anything, or after it has done all its work."""
@@ -177,11 +189,23 @@ class FaultStore(Store):
         receipts = self.wrapped.receipts
         return self._pass_on("receipts", lambda: receipts(names_and_keys), [name for name, _ in names_and_keys])
 
-    def names(self, *, namespace: str | None, after: MemoryName | None, limit: int) -> list[Listed]:  # noqa: D102
-        return self._pass_on("names", lambda: self.wrapped.names(namespace=namespace, after=after, limit=limit))
+    def names(self, **page: Any) -> list[Listed]:  # noqa: D102
+        return self._pass_on("names", lambda: self.wrapped.names(**page))
+
+    def expired(self, limit: int) -> list[MemoryName]:  # noqa: D102
+        return self._pass_on("expired", lambda: self.wrapped.expired(limit))
+
+    def changes(self, after: int | None, limit: int) -> Changes:  # noqa: D102
+        return self._pass_on("changes", lambda: self.wrapped.changes(after, limit))
+
+    def scrub(self) -> str | None:  # noqa: D102
+        return self._pass_on("scrub", self.wrapped.scrub)
 
     def entries(self, mid: int, **page: Any) -> list[StoredEntry]:  # noqa: D102
         return self._pass_on("entries", lambda: self.wrapped.entries(mid, **page))
+
+    def now(self) -> int:  # noqa: D102
+        return self.wrapped.now()
 
     def describe(self) -> str:  # noqa: D102
         return self.wrapped.describe()
