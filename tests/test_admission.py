@@ -31,6 +31,38 @@ async def test_one_request_alone_is_let_in_whatever_its_size() -> None:
     assert door.admit(1)
 
 
+async def test_reads_have_a_bound_and_a_line_of_their_own() -> None:
+    door = admission(max_pending=2, max_pending_bytes=100)
+    assert [door.admit(1000), door.admit(0), door.admit(0, reads=True), door.admit(0, reads=True)] == [
+        True,
+        False,
+        True,
+        True,
+    ]
+    assert (door.pending, door.pending_bytes, door.peak_pending) == (3, 1000, 3)
+    assert not door.admit(0, reads=True)
+    let_in: list[str] = []
+
+    async def caller(kind: str) -> None:
+        await door.wait(0, kind == "read")
+        let_in.append(kind)
+
+    async with anyio.create_task_group() as group:
+        for kind in ("write", "read"):
+            group.start_soon(caller, kind)
+            await anyio.wait_all_tasks_blocked()
+        assert door.waiting == 2
+        door.release(0, reads=True)
+        await anyio.wait_all_tasks_blocked()
+        assert let_in == ["read"]
+        door.release(1000)
+    assert let_in == ["read", "write"]
+    for reads in (True, True, False):
+        door.release(0, reads)
+    assert (door.pending, door.pending_bytes, door.waiting) == (0, 0, 0)
+    assert door.admit(100), "reads that were there leave nothing behind"
+
+
 async def test_callers_wait_in_line_first_come_first_served() -> None:
     door = admission(max_pending=1)
     assert door.admit(1)

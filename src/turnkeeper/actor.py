@@ -124,9 +124,7 @@ class Actor(TurnLedger):
         """End a turn without a trace of what it had not committed, in one synchronous step."""
         opening = turn.state == WAITING
         turn.end()
-        if self._lease == turn.id and not self._returning:
-            self._returning = True
-            self._services.admission.force(0)
+        self._owe_lease(turn)
         if self._turnstile is not None and not opening:
             self._turnstile.release(turn)
             self._rouse()
@@ -183,11 +181,14 @@ class Actor(TurnLedger):
         try:
             with inbox:
                 while True:
+                    if self._lease and self._lease_is_due():  # before all else: there may always be a next request
+                        self._serving = True
+                        await self._keep_lease()
+                        self._serving = False
+                        continue
                     try:
                         first = self._next(inbox)
                     except anyio.WouldBlock:
-                        if self._lease and await self._kept_lease():
-                            continue
                         # Parked at an event of its own: a stream's receive costs twice as much, and hands an item to
                         # a task that may be cancelled natively before it wakes, which would lose it.
                         self._wake = wake = self._services.make_event()
@@ -213,12 +214,6 @@ class Actor(TurnLedger):
             reason = "was cancelled from outside" if cancelled else f"failed with {type(error).__name__}"
             logger.error("the task of a memory %s", reason)
             self.fail_outstanding(lambda: self._interrupted(reason))
-
-    async def _kept_lease(self) -> bool:
-        self._serving = True
-        kept = await self._keep_lease()
-        self._serving = False
-        return kept
 
     async def _wait_for_turn(self, wake: anyio.Event, stile: Turnstile) -> None:
         """Park, until something happens or somebody who waits may go on."""
@@ -329,7 +324,7 @@ class Actor(TurnLedger):
     def _finish(self, request: Request) -> None:
         if self._outstanding is not None:
             self._outstanding.discard(request)
-        self._services.admission.release(request.size)
+        self._services.admission.release(request.size, request.op in READING)
 
     def _interrupted(self, reason: str) -> RuntimeUsageError:
         return RuntimeUsageError(

@@ -411,7 +411,7 @@ def _look_back(log: Log, request: Request, name: MemoryName) -> Compactable | Ex
 def conflicting(name: MemoryName, messages: tuple[Message, ...]) -> TurnConflictError:
     """Make the error of a turn that others wrote into; it keeps what the turn had said."""
     return TurnConflictError(
-        f"memory {name.id!r} (namespace {name.namespace!r}): somebody else wrote to it while the turn was open; "
+        f"memory {name.id!r} (namespace {name.namespace!r}): the turn had it no longer to itself; "
         "nothing was committed now, and its messages are in the error",
         [message.to_dict() for message in messages],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -32,9 +33,9 @@ from turnkeeper.errors import (
     closed,
 )
 from turnkeeper.lane import Job, Lane, LaneTimeoutError
-from turnkeeper.log import StoredReceipt
+from turnkeeper.log import Slice, StoredReceipt
 from turnkeeper.names import MemoryName
-from turnkeeper.requests import READ, Request
+from turnkeeper.requests import READ, READING, Request
 from turnkeeper.residency import Residency
 from turnkeeper.retention import Keeper
 from turnkeeper.services import Inbox, Services
@@ -56,6 +57,9 @@ _OPEN: Final = "open"
 _CLOSING: Final = "closing"
 _CLOSED: Final = "closed"
 _FORKED: Final = "the parent process's"
+
+_FOR_LEASES: Final = 1.0
+"""Seconds that giving back the leases of open turns may take after draining has used up `close_timeout`."""
 
 _opened: Final[WeakSet[RuntimeCore]] = WeakSet()
 
@@ -83,6 +87,7 @@ class RuntimeCore:
         self._thread = 0
         self._task = 0
         self._failed_at_close = 0
+        self._leases_left: list[Slice] = []  # of turns that were open to the end
         self._store_open = False
         self.portal: BlockingPortal
         self._group: TaskGroup  # the keeper's
@@ -274,6 +279,8 @@ class RuntimeCore:
         self.watching.close()
         self._admission.close()
         for actor in self._residency.actors():
+            if (lease := actor.lease_left()) is not None:
+                self._leases_left.append(lease)
             self._failed_at_close += actor.fail_outstanding(closed)
         self._committer.close()
         self._reader.close()
@@ -306,6 +313,8 @@ class RuntimeCore:
         job = self._begin_closing()
         if job is None:
             return
+        if self._leases_left:
+            deadline = max(deadline, anyio.current_time() + _FOR_LEASES)
         with anyio.CancelScope(deadline=deadline):
             await job.done.wait()
         if not job.done.is_set():
@@ -323,9 +332,13 @@ class RuntimeCore:
             return None
         self._store_open = False
         if not self._lanes:
+            if self._leases_left:
+                self._give_back_leases()
             self._close_inline()
             return None
         (commits, reads), self._lanes = self._lanes, ()
+        if self._leases_left:
+            commits.post(self._give_back_leases)
         job = Job(self.store.close)
 
         def behind_the_reads() -> None:
@@ -335,6 +348,11 @@ class RuntimeCore:
         reads.post(behind_the_reads)
         reads.stop()
         return job
+
+    def _give_back_leases(self) -> None:
+        """Let other processes in where turns were open to the end; where that fails, their leases run out."""
+        with contextlib.suppress(Exception):
+            self.store.commit(self._leases_left, receipt_ttl=self.settings.idempotency_ttl)
 
     def _close_inline(self) -> None:
         try:
@@ -383,10 +401,11 @@ class RuntimeCore:
         """
         self.check_usable()
         request.done = self._make_event()
-        if not self._admission.admit(request.size):
-            await self._admission.wait(request.size)
+        reads = request.op in READING
+        if not self._admission.admit(request.size, reads):
+            await self._admission.wait(request.size, reads)
             if self._state is not _OPEN:
-                self._admission.release(request.size)
+                self._admission.release(request.size, reads)
                 raise RuntimeClosedError(f"the runtime is {self._state}; nothing was changed")
         actor = self._residency.find_or_make(name)
         try:

@@ -85,6 +85,7 @@ class TurnLedger(Ledger):
             return
         stile.release(turn)
         turn.end()
+        self._owe_lease(turn)
         self._answer(request, error or closed())
 
     def _wait_again(self, request: Request, place: int) -> None:
@@ -136,30 +137,53 @@ class TurnLedger(Ledger):
             elif isinstance(outcome, (Rejected, NotCommitted)):
                 return fresh(outcome.error)
             else:
+                # The store may hold it: unless it is given back, nobody could write until it runs out.
+                self._forget_lease()
+                self._lease, self._log = turn.id, None
                 return self._unknown()
         return fresh(self._corrupt) if self._corrupt is not None else closed()
 
-    async def _keep_lease(self) -> bool:
-        """Give the lease back when its turn is over, renew it when it is time; False: neither."""
+    def lease_left(self) -> Slice | None:
+        """Return what gives the lease back when the runtime ends; None: there is none, or a commit is under way."""
+        if not self._lease or self._log is None or self._writing is not None:
+            return None
+        return self._lease_slice(self._log, Lease(self._lease, 0.0))
+
+    def _owe_lease(self, turn: OpenTurn) -> None:
+        """Note that a turn is over: closing waits until its lease, if it has one, is given back."""
+        if self._lease == turn.id and not self._returning:
+            self._returning = True
+            self._services.admission.force(0)
+
+    def _lease_is_due(self) -> bool:
+        """Whether it is time to renew the lease, or to give it back: not while one of our own may take it over."""
+        stile, now = self._turnstile, self._services.now()
+        if stile is None:
+            return True
+        if stile.turn is not None and stile.turn.id == self._lease:
+            return now >= self._renew_at
+        return not stile.held or now < stile.closed_until
+
+    async def _keep_lease(self) -> None:
+        """Renew the lease, or give it back when its turn is over; or read what is needed for that."""
         stile, log, now = self._turnstile, self._log, self._services.now()
         turn = None if stile is None else stile.turn
         holds = turn is not None and turn.id == self._lease
-        if holds and now < self._renew_at:
-            return False
         settings = self._services.settings
         if log is None:
             if await self._fetch(None, None) is None:
-                return True
+                return
             self._renew_at = now + settings.turn_lease / 3
             if not holds:
                 self._forget_lease()  # it runs out
-            return True
+            return
         lease = Lease(self._lease, settings.turn_lease if holds else 0.0)
         outcome = await self._services.committer.commit(self._lease_slice(log, lease))
         if not holds:
-            self._forget_lease()  # where it was not given back, it runs out
             if log.n == 0:
-                self._log = None  # its row is gone
+                self._log = None  # its row is gone, or came with it
+            if log.mid or not isinstance(outcome, Conflict):
+                self._forget_lease()  # where it was not given back, it runs out
         elif isinstance(outcome, (Conflict, Held)):
             assert turn is not None
             assert stile is not None
@@ -168,7 +192,6 @@ class TurnLedger(Ledger):
             self._forget_lease()
         else:
             self._renew_at = now + settings.turn_lease / 3
-        return True
 
     def _lease_slice(self, log: Log, lease: Lease) -> Slice:
         return Slice(

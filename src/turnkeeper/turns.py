@@ -274,7 +274,7 @@ class Turn:
             WindowOverflowError: the handle's window has `on_overflow="error"`, and would not show one of them.
             TurnInterruptedError: the turn is over; nothing was added.
             TurnEndedError: the turn is not open.
-            TurnConflictError: with `commit="each"`: another process wrote to the memory meanwhile.
+            TurnConflictError: with `commit="each"`: another process took its place, or its lease ran out.
         """
         return await self._session.add(self._session.encode(messages))
 
@@ -313,7 +313,7 @@ class Turn:
 
         Raises:
             TurnInterruptedError: the turn is over; nothing was committed now.
-            TurnConflictError: another process wrote to the memory; the error has the turn's messages.
+            TurnConflictError: another process took its place, or its lease ran out; the error has its messages.
             OutcomeUnknownError: the store did not say whether the turn was committed.
         """
         leave(self._session)

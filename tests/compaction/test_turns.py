@@ -10,9 +10,18 @@ import pytest
 import turnkeeper
 from compaction.summing import LAST_TURN, Model, compacting, line, say, turns
 from support.schedule import Gate
-from turnkeeper import ChatMemory, NestedTurnError, Runtime, TurnInterruptedError
+from turnkeeper import (
+    ChatMemory,
+    CompactionError,
+    IdempotencyMismatchError,
+    Message,
+    NestedTurnError,
+    Runtime,
+    TurnAlreadyCommittedError,
+    TurnInterruptedError,
+)
 from turnkeeper.testing import unload
-from windows.saying import answer, user
+from windows.saying import answer, spoken, user
 
 pytestmark = pytest.mark.anyio
 
@@ -114,3 +123,49 @@ async def test_inside_a_turn_it_is_refused_at_once() -> None:
                     await memory.compact(Model(), keep=LAST_TURN)
                 return
         pytest.fail("it waits for its own turn")
+
+
+async def test_a_summariser_may_say_something_in_a_turn_of_the_same_memory(memory: ChatMemory) -> None:
+    await say(memory, *turns(1, 3))
+
+    async def summarise(messages: tuple[Message, ...], summary: tuple[Message, ...]) -> str:
+        async with memory.turn() as turn:
+            await turn.add(turns(4, 4))
+            assert spoken(await turn.messages()) == "u1 a1 u2 a2 u3 a3 u4 a4"
+        return "S1"
+
+    with anyio.fail_after(10):
+        await memory.compact(summarise, keep=LAST_TURN)
+    assert await line(memory) == "S1 u3 a3 u4 a4"
+
+
+async def test_a_compaction_of_the_same_memory_in_a_summariser_is_refused_at_once(memory: ChatMemory) -> None:
+    await say(memory, *turns(1, 3))
+    inner = Model()
+
+    async def summarise(messages: tuple[Message, ...], summary: tuple[Message, ...]) -> str:
+        with pytest.raises(CompactionError, match="under way"):
+            await memory.compact(inner, keep=LAST_TURN)
+        return "S1"
+
+    with anyio.fail_after(10):
+        await memory.compact(summarise, keep=LAST_TURN)
+    assert await line(memory) == "S1 u3 a3"
+    assert inner.calls == []
+
+
+async def test_keys_survive_it(runtime: Runtime, memory: ChatMemory) -> None:
+    """What a retry stands for may be summed up by now: it is not said again."""
+    first = await memory.add(turns(1, 1), idempotency_key="of an add")
+    async with memory.turn(idempotency_key="of a turn") as turn:
+        await turn.add(turns(2, 2))
+    await say(memory, *turns(3, 3))
+    await memory.compact(Model(), keep=LAST_TURN)
+    unload(runtime, "m")
+    assert await memory.add(turns(1, 1), idempotency_key="of an add") == first
+    with pytest.raises(IdempotencyMismatchError):
+        await memory.add(turns(4, 4), idempotency_key="of an add")
+    with pytest.raises(TurnAlreadyCommittedError) as caught:
+        await memory.turn(idempotency_key="of a turn").__aenter__()
+    assert caught.value.receipt == turn.receipt
+    assert await line(memory) == "S1 u3 a3"

@@ -403,6 +403,25 @@ class TestBounds:
             assert len(stored) == 22
             assert runtime.stats().pending == 0
 
+    @pytest.mark.parametrize("on_overload", ["wait", "reject"])
+    async def test_a_runtime_full_of_those_who_wait_does_not_hold_up_reads(
+        self, store_url: str, on_overload: Any
+    ) -> None:
+        async with open_runtime(store_url, mailbox_size=1, max_pending=3, on_overload=on_overload) as runtime:
+            memory, other = runtime.memory("m"), runtime.memory("n")
+            await memory.add(user("before"))
+            async with anyio.create_task_group() as group, memory.turn() as turn:
+                waiting = [Call(group, memory.add, user(str(number))) for number in range(5)]
+                await until(lambda: runtime.stats().waiting + runtime.stats().overloaded == 2)
+                with anyio.fail_after(BOUND):
+                    for _ in range(5):
+                        assert await texts(memory) == ["before"]
+                        assert (await memory.stats()).message_count == 1
+                        assert await texts(other) == []
+                assert runtime.stats().pending == 3
+                await turn.add(user("own"))
+            assert sum(isinstance(each.outcome, Receipt) for each in waiting) == (5 if on_overload == "wait" else 3)
+
     async def test_it_may_be_larger_than_what_may_be_pending(self, store_url: str) -> None:
         async with open_runtime(store_url, max_pending_bytes=100) as runtime:
             memory = runtime.memory("m")

@@ -15,6 +15,7 @@ import pytest
 
 from turnkeeper import (
     ChatMemory,
+    ConflictError,
     Receipt,
     Runtime,
     StoreUnavailableError,
@@ -92,6 +93,38 @@ class TestRaces:
             assert isinstance(await saving.result(), Receipt)
         assert await texts(memory) == ["slow", "answer", "saved meanwhile"]
 
+    async def test_c5_parallel_saves_lose_no_update(self, runtime: Runtime) -> None:
+        """Each reads, changes and replaces the whole; one that comes too late is told, and does it again."""
+
+        async def save(name: str) -> None:
+            memory = runtime.memory("m")
+            while True:
+                prompt = await memory.messages()
+                await passes(2)
+                try:
+                    await memory.set([*prompt, user(name)], if_version=prompt.version)
+                except ConflictError:
+                    continue
+                return
+
+        async def save_in_turn(name: str) -> None:
+            async with runtime.memory("m").turn() as turn:
+                await passes(2)
+                await turn.add(user(f"{name} after {len(await turn.messages())}"))
+
+        async with anyio.create_task_group() as group:
+            for number in range(8):
+                group.start_soon(save, f"save {number}")
+                group.start_soon(save_in_turn, f"turn {number}")
+        stored = await texts(runtime.memory("m"))
+        assert {text.partition(" after")[0] for text in stored} == {
+            f"{how} {n}" for how in ("save", "turn") for n in range(8)
+        }
+        assert len(stored) == 16
+        for place, text in enumerate(stored):
+            if text.startswith("turn"):
+                assert text.endswith(f" after {place}"), "nobody else wrote while it was open"
+
     @pytest.mark.parametrize("commit", ["turn", "each"])
     async def test_p4_of_two_writers_one_is_told_and_gets_its_messages_back(self, tmp_path: Any, commit: Any) -> None:
         """The lease is taken away by another runtime: paid work is not lost, and nothing is unreachable."""
@@ -167,6 +200,29 @@ class TestInterrupted:
         kept = ["q0", "question next", "q1", "question next", "q2", "question next"]
         assert questions == (kept if commit == "each" else kept[1::2])
 
+    async def test_p39_a_session_is_repaired_on_load_also_its_last_message_and_ids_that_do_not_match(
+        self, durable_url: str
+    ) -> None:
+        """The process is gone after a call, and after a result of another id: no copy of the session is changed."""
+        async with open_runtime(durable_url) as runtime:
+            with pytest.raises(ModelError):
+                async with runtime.memory("m").turn(commit="each") as turn:
+                    await turn.add(user("q1"), call("c1"))
+                    await turn.add(result("other", "for nobody"))
+                    await turn.add(call("c2"))
+                    raise ModelError
+        for _ in range(2):
+            async with open_runtime(durable_url) as runtime:
+                memory = runtime.memory("m")
+                async with memory.turn() as turn:
+                    await turn.add(user("q2"))
+                    prompt = (await turn.messages()).to_dicts()
+                    check_prompt(prompt)
+                    assert prompt[-1] == user("q2")
+                    assert prompt[0] == user("q1")
+                    assert {each.get("tool_call_id") for each in prompt} == {None, "c1", "c2"}
+                check_prompt([*await shown(memory), user("q3")])
+
     async def test_p42_a_write_that_failed_after_a_tool_is_tried_again_before_the_next_model_call(self) -> None:
         store = FaultStore(InMemoryStore())
         async with open_runtime(store) as runtime:
@@ -230,6 +286,49 @@ class TestInterrupted:
         with pytest.raises(RefusedByPolicyError):
             await memory.run_turn(guarded)
         assert await shown(memory) == []
+
+    async def test_b6_b7_the_rounds_of_a_stream_stay_messages_of_their_own(self, durable_url: str) -> None:
+        """A call arrives in chunks in round one, a text in round two: two messages, no call lost, none in the text."""
+        rounds: list[list[dict[str, Any]]] = [
+            [
+                {"tool_calls": [{"id": "c1", "function": {"name": "f", "arguments": ""}}]},
+                {"tool_calls": [{"function": {"arguments": '{"city": '}}]},
+                {"tool_calls": [{"function": {"arguments": '"Oslo"}'}}]},
+            ],
+            [{"content": "It "}, {"content": "rains."}],
+        ]
+
+        async def streamed(memory: ChatMemory) -> AsyncIterator[dict[str, Any]]:
+            async with memory.turn() as turn:
+                await turn.add(user("q"))
+                for chunks in rounds:
+                    check_prompt((await turn.messages()).to_dicts())
+                    said: dict[str, Any] = {"role": "assistant", "content": None}
+                    for chunk in chunks:
+                        yield chunk
+                        if "content" in chunk:
+                            said["content"] = (said["content"] or "") + chunk["content"]
+                        for call_ in chunk.get("tool_calls", ()):
+                            calls = said.setdefault(
+                                "tool_calls", [{"id": call_.get("id"), "function": {"arguments": ""}}]
+                            )
+                            function = calls[0]["function"]
+                            function.setdefault("name", call_["function"].get("name"))
+                            function["arguments"] += call_["function"]["arguments"]
+                    await turn.add(said)
+                    for call_ in said.get("tool_calls", ()):
+                        await turn.add(result(call_["id"], "rain"))
+
+        async with open_runtime(durable_url) as runtime:
+            chunks = [chunk async for chunk in streamed(runtime.memory("m"))]
+            assert chunks == [*rounds[0], *rounds[1]]
+        async with open_runtime(durable_url) as runtime:
+            stored = await shown(runtime.memory("m"))
+        check_prompt([*stored, user("next")])
+        assert [message["role"] for message in stored] == ["user", "assistant", "tool", "assistant"]
+        assert stored[1]["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"city": "Oslo"}'}
+        assert stored[1]["content"] is None
+        assert stored[3] == assistant("It rains.")
 
     async def test_b8_a_tool_that_ends_the_turn_is_a_success(self, memory: ChatMemory) -> None:
         async def immediate() -> str:

@@ -115,10 +115,11 @@ class Store(ABC):
         happened is looked up with `settle`.
 
         Only a `shared` store needs leases. A lease lives until it is given back or stolen, or its time is over by
-        the store's clock. `Held` is, unless it is a `Conflict`, a slice of a memory on which another turn's lease
-        lives, but for one that steals it; and a slice that has entries of its `turn_id`, or renews its lease, when
-        that lease lives no more, whether somebody else has written since or not. Taking a lease on a memory that
-        does not exist makes its row, at version 0, and giving it back at that version removes it.
+        the store's clock. A slice with a lease and no entries changes nothing else. At the right version it is
+        `Held` when another turn's lease lives on the memory, unless it steals it, and so is any other slice. One that
+        has entries of its own `turn_id`, or renews its lease, is also `Held` when that lease lives no more, though
+        nobody has written since. Taking a lease on a memory that does not exist makes its row, at version 0, and
+        giving it back at that version removes it.
         """
 
     @abstractmethod
