@@ -22,7 +22,7 @@ from turnkeeper.log import (
     Receipt,
 )
 from turnkeeper.names import MemoryName
-from turnkeeper.requests import ABANDONED, CLOSE_TURN, DONE, OPEN_TURN, PASSING, QUEUED, TAKEN, Request
+from turnkeeper.requests import ABANDONED, CLOSE_TURN, DONE, OPEN_TURN, PASSING, QUEUED, READING, TAKEN, Request
 from turnkeeper.services import Inbox, Services
 from turnkeeper.turning import TurnLedger
 from turnkeeper.turnstile import INTERRUPT, ROLLBACK, WAITING, OpenTurn, Turnstile
