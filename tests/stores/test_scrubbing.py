@@ -190,12 +190,12 @@ def test_no_word_stays_in_the_search_index(path: Path) -> None:
         randomly = random.Random(1)
         words = ["".join(randomly.choices(string.ascii_lowercase, k=8)) for _ in range(200)]
         mids = [committed(store, add(name(f"m{n}"), 0, 0, word)) for n, word in enumerate(words)]
-        for n, mid in enumerate(mids[:150]):
+        for n, mid in enumerate(mids[:80]):
             committed(store, delete(name(f"m{n}"), mid, 1))
         assert store.scrub() is None
         # A word stands in the index without the letters that it shares with the one before.
-        assert found(path, {word[3:] for word in words[:150]}) == {}
-        assert found(path, {word[3:] for word in words[150:]})
+        assert found(path, {word[3:] for word in words[:80]}) == {}
+        assert found(path, {word[3:] for word in words[80:]})
         assert [one.name.id for one in store.search(SearchQuery(words[-1], None, "", 9, 0))] == ["m199"]
 
 
