@@ -208,6 +208,20 @@ class TestClosing:
         finally:
             await again.__aexit__(None, None, None)
 
+    async def test_draining_in_vain_leaves_the_store_time_to_close(
+        self, path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Who waits behind an open turn is waited for to the end; the store is as healthy as ever."""
+        for _ in range(3):
+            async with anyio.create_task_group() as group:
+                async with open_runtime(SQLiteStore(path), close_timeout=0.05) as runtime:
+                    memory = runtime.memory("m")
+                    entering = Call(group, memory.turn().__aenter__)
+                    await entering.result()
+                    waiting = Call(group, memory.add, user("no"))
+                assert isinstance(await waiting.result(), RuntimeClosedError)
+        assert "stalls" not in caplog.text
+
     async def test_the_store_is_not_closed_under_a_read(self, threaded: FaultStore) -> None:
         """An SQLite connection that is closed while another thread uses it can take the process down."""
         with threaded.stall("load") as stall:

@@ -29,6 +29,7 @@ def test_the_typed_options_are_the_settings() -> None:
         {"linger": float("nan")},
         {"linger": None},
         {"linger": timedelta(seconds=-1)},
+        {"turn_lease": 0},
         {"durability": "none"},
         {"consistency": "eventual"},
         {"on_overload": "explode"},

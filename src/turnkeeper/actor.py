@@ -14,7 +14,6 @@ from anyio.streams.memory import MemoryObjectSendStream
 
 from turnkeeper.errors import (
     RuntimeUsageError,
-    StoreError,
     closed,
 )
 from turnkeeper.ledger import LARGEST_BATCH
@@ -61,6 +60,8 @@ class Actor(TurnLedger):
             stile.expire(self._services.now())
             if stile.turn is not None:
                 return True
+        if stile is not None and stile.owed is not None:
+            return True  # only here it is known what is to be taken back
         # A lease is given back by the task: without it, others would wait until it runs out.
         return self._serving or bool(self._outstanding) or bool(self._lease and self._mailbox)
 
@@ -80,6 +81,8 @@ class Actor(TurnLedger):
         services = self._services
         if self._log is None or services.strong or self.name in services.doubtful:
             return None
+        if self._turnstile is not None and self._turnstile.owed is not None:
+            return None  # what is to be taken back is nothing to show
         # While a turn is open, whoever else waits has to wait for its end: the committed state stays what it is.
         if self._outstanding and (self._serving or self._turnstile is None or not self._turnstile.still):
             return None
@@ -156,9 +159,12 @@ class Actor(TurnLedger):
         """
         writing, self._writing = self._writing or (), None
         outstanding = list(self._outstanding or ())
-        if self._turnstile is not None:
-            self._turnstile.drop()
+        if (stile := self._turnstile) is not None:
+            stile.drop()
             self._turnstile = None
+            if stile.owed is not None:
+                self._turnstile = Turnstile(self._services.settings.mailbox_size)
+                self._turnstile.owed = stile.owed
         if writing:
             self._services.doubtful.add(self.name)
         for request in outstanding:
@@ -192,10 +198,10 @@ class Actor(TurnLedger):
                         # Parked at an event of its own: a stream's receive costs twice as much, and hands an item to
                         # a task that may be cancelled natively before it wakes, which would lose it.
                         self._wake = wake = self._services.make_event()
-                        if self._turnstile is None:
+                        if self._turnstile is None and not self._lease:
                             await wake.wait()
                         else:
-                            await self._wait_for_turn(wake, self._turnstile)
+                            await self._wait_for_turn(wake)
                         continue
                     except anyio.EndOfStream:
                         return
@@ -215,13 +221,17 @@ class Actor(TurnLedger):
             logger.error("the task of a memory %s", reason)
             self.fail_outstanding(lambda: self._interrupted(reason))
 
-    async def _wait_for_turn(self, wake: anyio.Event, stile: Turnstile) -> None:
-        """Park, until something happens or somebody who waits may go on."""
-        times = [time for time in (stile.wake_at(), self._renew_at if self._lease else None) if time is not None]
-        with anyio.CancelScope(deadline=min(times, default=math.inf)):
+    async def _wait_for_turn(self, wake: anyio.Event) -> None:
+        """Park, until something happens, the turn is over, or somebody who waits may go on."""
+        stile = self._turnstile
+        deadline = self._lease_due() if self._lease else math.inf
+        if stile is not None and (wake_at := stile.wake_at()) is not None:
+            deadline = min(deadline, wake_at)
+        with anyio.CancelScope(deadline=deadline):
             await wake.wait()
         self._wake = None
-        stile.expire(self._services.now())
+        if stile is not None:
+            stile.expire(self._services.now())
 
     async def _serve(self, first: Request, inbox: Inbox) -> int:
         """Answer a batch and return its size."""
@@ -231,8 +241,9 @@ class Actor(TurnLedger):
         size = len(batch)
         opening = batch.pop() if batch and batch[-1].op == OPEN_TURN else None
         closing = batch.pop() if batch and batch[-1].op == CLOSE_TURN else None
-        if unreachable is None and self._turnstile is not None and self._turnstile.owed is not None:
-            unreachable = await self._pay(self._turnstile)
+        stile = self._turnstile
+        if unreachable is None and self._corrupt is None and stile is not None and stile.owed is not None:
+            unreachable = await self._pay(stile)
         if unreachable is not None:
             batch = self._refuse(batch, unreachable)
         writers = list(batch)
@@ -246,24 +257,13 @@ class Actor(TurnLedger):
         elif opening is not None:
             await self._open_turn(opening, unreachable)
         if closing is not None and closing.turn is not None:
-            self.leave_turn(closing.turn)
-            if self._lease == closing.turn.id:
-                await self._keep_lease()  # before its caller goes on: who steals a lease may undo what it stands for
-            self._answer(closing, None)
+            self._answer(closing, await self._close_turn(closing.turn))
         if self._corrupt is not None:
             self._log = None  # look again next time: it may have been repaired
         elif self._log is not None:
             self._log.trim()
         self._services.residency.settle(self)
         return size
-
-    async def _pay(self, stile: Turnstile) -> StoreError | None:
-        """Take back what a rollback could not, before anybody builds on it; return what prevented it."""
-        assert stile.owed is not None
-        failure = await self._undo(*stile.owed)
-        if failure is None:
-            stile.owed = None
-        return failure if isinstance(failure, StoreError) else None
 
     def _next(self, inbox: Inbox) -> Request:
         """Return the next request that may pass; raises what the inbox raises when there is none."""

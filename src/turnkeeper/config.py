@@ -149,6 +149,7 @@ class Settings:
         30.0,
         "seconds",
         "On a shared store: how long a turn keeps others out after its process died. It is renewed after a third.",
+        least=0.01,
     )
     watch_interval: float = _option(
         0.5,
@@ -197,8 +198,8 @@ def _checked(name: str, value: Any, annotation: str, metadata: Mapping[str, Any]
             raise InvalidArgumentError(f"{name} must be one of {', '.join(map(repr, metadata['choices']))}")
         return value
     if kind == "float":
-        return seconds(name, value)
-    if not isinstance(value, _KINDS[kind]) or isinstance(value, bool):
+        value = seconds(name, value)
+    elif not isinstance(value, _KINDS[kind]) or isinstance(value, bool):
         raise InvalidArgumentError(f"{name} must be a {kind}, not {type(value).__name__}")
     if metadata["least"] is not None and value < metadata["least"]:
         raise InvalidArgumentError(f"{name} must be at least {metadata['least']}")

@@ -122,27 +122,36 @@ class TurnEndedError(TurnkeeperError):
 
 
 class TurnInterruptedError(TurnEndedError):
-    """Another turn took this one's place, it lasted longer than `max_duration`, or its lease ran out.
+    """Another turn took this one's place, it lasted longer than `max_duration`, or it lost its lease.
 
     Attributes:
-        reason: "interrupt", "rollback", "expired" or "lost".
+        reason: "interrupt" or "rollback", by a turn of this runtime; "expired"; or "lost": a turn of another process
+            took its place, or its lease ran out.
+        messages: what the turn had added and not committed, as dicts in OpenAI chat form, so that paid work can be
+            used again.
     """
 
-    def __init__(self, message: str, reason: str) -> None:
-        """Say what happened."""
-        super().__init__(message, reason)
+    def __init__(self, message: str, reason: str, messages: list[dict[str, Any]]) -> None:
+        """Say what happened, and keep the messages."""
+        super().__init__(message, reason, messages)
         self.reason = reason
+        self.messages = messages
 
     def __str__(self) -> str:
-        """Say what happened."""
+        """Say what happened, without the messages."""
         return str(self.args[0])
+
+    def __repr__(self) -> str:
+        """Show how many messages there are, never what they say."""
+        return f"<{type(self).__name__} reason={self.reason!r} messages={len(self.messages)}>"
 
 
 class TurnConflictError(ConflictError):
-    """Somebody else wrote to the memory while the turn was open; nothing of the turn was committed.
+    """Somebody else wrote to the memory while the turn was open, or its lease ran out; nothing was committed now.
 
     Attributes:
-        messages: what the turn had added, as dicts in OpenAI chat form, so that paid work can be used again.
+        messages: what the turn had added and not committed, as dicts in OpenAI chat form, so that paid work can be
+            used again.
     """
 
     def __init__(self, message: str, messages: list[dict[str, Any]]) -> None:
@@ -181,7 +190,9 @@ class ContentionError(TurnkeeperError):
 
 
 class CompactionError(TurnkeeperError):
-    """A compaction came to nothing: the summariser returned no message, or one is under way; nothing was changed."""
+    """A compaction came to nothing: its summariser returned no message or was cancelled, there was no room for it, or
+    one of this memory is under way; nothing was changed.
+    """
 
 
 class CompactionAbandonedError(ConflictError):

@@ -76,6 +76,9 @@ class Ledger(ABC):
 
     def _forget_lease(self) -> None:
         self._lease = b""
+        self._stop_returning()
+
+    def _stop_returning(self) -> None:
         if self._returning:
             self._returning = False
             self._services.admission.release(0)
@@ -223,6 +226,8 @@ class Ledger(ABC):
             elif isinstance(outcome, (Rejected, NotCommitted)):
                 self._fail(plan, partial(fresh, outcome.error))
             else:
+                if current:
+                    self._reply_before_writers(plan)
                 for request in plan.writers:
                     if request.turn is not None:
                         request.turn.unsure = True
@@ -274,6 +279,14 @@ class Ledger(ABC):
             else:
                 self._answer(request, result)
         return refused
+
+    def _reply_before_writers(self, plan: Plan) -> None:
+        """Answer who changed nothing in front of all that did: applied again, it could come behind them."""
+        requests = [request for request, _ in plan.answers]
+        del plan.answers[requests.index(plan.writers[0]) :]
+        for request, result in plan.answers:
+            if request.key is None or not isinstance(result, Exception):
+                self._answer(request, result)
 
     async def _reconsider(self, refused: list[tuple[Request, Key, Exception]]) -> None:
         for request, key, error in refused:

@@ -132,7 +132,7 @@ class ChatMemory(LogHandle):
                 when that returns.
             idempotency_key: as for `add`; a turn that was committed with it is not opened again.
             timeout: seconds to wait in line at most; None: as long as it takes.
-            max_duration: seconds after which an open turn ends by itself when others wait.
+            max_duration: seconds after which an open turn ends by itself, whether others wait or not.
 
         Raises:
             InvalidArgumentError: an unknown choice, a bad key, or a duration that is none.
@@ -168,7 +168,8 @@ class ChatMemory(LogHandle):
             The receipt of the summary; None when there was nothing to sum up.
 
         Raises:
-            CompactionError: one is under way in this runtime, or the summariser returned nothing.
+            CompactionError: one is under way in this runtime, the summariser returned nothing or was cancelled inside,
+                or `max_compactions` leaves no room: inside a summariser, or while blocking ones hang in their threads.
             CompactionAbandonedError: what it saw was replaced meanwhile.
         """
         if entered.get():

@@ -204,7 +204,7 @@ def _answer(log: Log, request: Request, plan: Plan, name: MemoryName, ids: bytes
         return _read(log, request, plan, name)
     turn_id = b""
     if request.turn is not None:
-        refusal = request.turn.refusal()
+        refusal = request.turn.refusal(messages)
         if refusal is not None:
             return refusal
         if op in (TURN_READ, TURN_TRY):

@@ -35,7 +35,7 @@ from turnkeeper.errors import (
 from turnkeeper.lane import Job, Lane, LaneTimeoutError
 from turnkeeper.log import Slice, StoredReceipt
 from turnkeeper.names import MemoryName
-from turnkeeper.requests import READ, READING, Request
+from turnkeeper.requests import CLOSE_TURN, READ, READING, Request
 from turnkeeper.residency import Residency
 from turnkeeper.retention import Keeper
 from turnkeeper.services import Inbox, Services
@@ -58,8 +58,9 @@ _CLOSING: Final = "closing"
 _CLOSED: Final = "closed"
 _FORKED: Final = "the parent process's"
 
-_FOR_LEASES: Final = 1.0
-"""Seconds that giving back the leases of open turns may take after draining has used up `close_timeout`."""
+_FOR_THE_STORE: Final = 1.0
+"""Seconds that closing the store, with the leases of open turns given back, may take though draining has used up
+`close_timeout`."""
 
 _opened: Final[WeakSet[RuntimeCore]] = WeakSet()
 
@@ -248,6 +249,7 @@ class RuntimeCore:
             with anyio.CancelScope(shield=True):
                 deadline = anyio.current_time() + self.settings.close_timeout
                 self._admission.close()
+                self._compactor.close()
                 with anyio.CancelScope(deadline=deadline):
                     await self._admission.drained()
                 self._abort()
@@ -278,6 +280,7 @@ class RuntimeCore:
         self._services.stopping = True
         self.watching.close()
         self._admission.close()
+        self._compactor.close()
         for actor in self._residency.actors():
             if (lease := actor.lease_left()) is not None:
                 self._leases_left.append(lease)
@@ -313,9 +316,7 @@ class RuntimeCore:
         job = self._begin_closing()
         if job is None:
             return
-        if self._leases_left:
-            deadline = max(deadline, anyio.current_time() + _FOR_LEASES)
-        with anyio.CancelScope(deadline=deadline):
+        with anyio.CancelScope(deadline=max(deadline, anyio.current_time() + _FOR_THE_STORE)):
             await job.done.wait()
         if not job.done.is_set():
             logger.warning("%s stalls; it is closed when it comes back", self.store.describe())
@@ -428,7 +429,7 @@ class RuntimeCore:
         self.check_usable()
         turn = request.turn
         assert turn is not None
-        if (refusal := turn.refusal()) is not None:
+        if request.op != CLOSE_TURN and (refusal := turn.refusal(request.messages)) is not None:
             raise refusal
         request.done = self._make_event()
         self._admission.force(request.size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
 from types import TracebackType
@@ -11,7 +12,14 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from turnkeeper.durations import Duration, seconds
-from turnkeeper.errors import InvalidArgumentError, NestedTurnError, TurnBusyError, TurnEndedError
+from turnkeeper.errors import (
+    InvalidArgumentError,
+    NestedTurnError,
+    TurnBusyError,
+    TurnEndedError,
+    TurnInterruptedError,
+    TurnkeeperError,
+)
 from turnkeeper.log import Key, Receipt
 from turnkeeper.messages import Message, MessageLike
 from turnkeeper.names import MemoryName
@@ -30,6 +38,9 @@ T = TypeVar("T")
 TURN: Final = "turn"
 EACH: Final = "each"
 _COMMITS: Final = (TURN, EACH)
+
+_LONGEST_LEAVING: Final = 5.0
+"""Seconds that leaving by an error or a cancellation waits for a store that stalls."""
 
 entered: Final[ContextVar[tuple[TurnSession, ...]]] = ContextVar("turnkeeper_turns", default=())
 """The turns around the running code: empty, nothing can be nested. Tasks started in a turn inherit it, so that they are
@@ -56,6 +67,7 @@ class TurnSession:
         "_commit",
         "_core",
         "_key",
+        "_leaving",
         "_on_busy",
         "_prunes",
         "_timeout",
@@ -97,6 +109,7 @@ class TurnSession:
         self._turn: OpenTurn | None = None
         self._begun = False
         self._abandoned = False
+        self._leaving = False
 
     @property
     def open(self) -> bool:
@@ -112,14 +125,14 @@ class TurnSession:
         """Return the open turn.
 
         Raises:
-            TurnEndedError: it was not opened, or was left.
+            TurnEndedError: it was not opened, or was left, or is being left.
             TurnInterruptedError: it was interrupted, or lasted too long.
         """
         turn = self._turn
-        if turn is None:
-            raise TurnEndedError("the turn is not open; use it inside its 'async with'")
-        if (refusal := turn.refusal()) is not None:
+        if turn is not None and (refusal := turn.refusal(self._added)) is not None:
             raise refusal
+        if turn is None or self._leaving:
+            raise TurnEndedError("the turn is not open; use it inside its 'async with'")
         return turn
 
     async def begin(self) -> None:
@@ -163,12 +176,17 @@ class TurnSession:
             receipt: Receipt = await self._core.submit_at_once(request)
             self.receipt = receipt
             return receipt
-        if isinstance(self._window, LimitedWindow) and self._window.on_overflow == "error":
-            seen = Request(TURN_TRY, self._added + batch, window=self._window, turn=turn)
-            await self._core.submit_at_once(seen)
-        else:
-            await checkpoint()
-        self.turn()
+        judged = isinstance(self._window, LimitedWindow) and self._window.on_overflow == "error"
+        while True:
+            before = self._added
+            if judged:
+                seen = Request(TURN_TRY, before + batch, window=self._window, turn=turn)
+                await self._core.submit_at_once(seen)
+            else:
+                await checkpoint()
+            self.turn()
+            if self._added is before or not judged:
+                break  # otherwise it was judged without what another task of the turn has added
         self._added += batch
         return None
 
@@ -179,10 +197,15 @@ class TurnSession:
         return messages
 
     async def commit(self) -> None:
-        """Commit what was added, in one entry, and let others in."""
-        turn = self.turn()
+        """Commit what was added, in one entry, and let others in. From its first step on nothing can be added."""
+        try:
+            turn = self.turn()
+        except TurnInterruptedError:
+            await self.fail()
+            raise
+        self._leaving = True
         if not self._added:
-            if self._commit == EACH and self._core.store.shared:
+            if self._may_be_undone:
                 await self._close(turn)
             else:
                 self._core.leave_turn(turn)
@@ -200,14 +223,33 @@ class TurnSession:
     async def _close(self, turn: OpenTurn) -> None:
         try:
             await self._core.submit_at_once(Request(CLOSE_TURN, turn=turn))
-        except BaseException:
+        except TurnkeeperError:
             self.leave()
+            raise
+        except BaseException:
+            await self.fail()
             raise
 
     def leave(self) -> None:
         """End it without a trace of what was not committed."""
         if self._turn is not None:
             self._core.leave_turn(self._turn)
+
+    @property
+    def _may_be_undone(self) -> bool:
+        """Whether another process can take back what it committed, as long as its lease is in the store."""
+        return self._commit == EACH and self._core.store.shared
+
+    async def fail(self) -> None:
+        """End it without a trace of what was not committed, and what was committed so that it stays.
+
+        For that it waits, whoever is cancelled, but not for ever.
+        """
+        self._leaving = True
+        self.leave()
+        if self._turn is not None and self._may_be_undone:
+            with anyio.move_on_after(_LONGEST_LEAVING, shield=True), contextlib.suppress(TurnkeeperError):
+                await self._core.submit_at_once(Request(CLOSE_TURN, turn=self._turn))
 
     async def abandon(self) -> None:
         """Leave it, or as soon as it is open: for a thread that was interrupted while it waited."""
@@ -240,8 +282,7 @@ class Turn:
     committed.
 
     It owns no cancel scope, so a generator may yield inside it. Instead it is fenced: when another turn has taken its
-    place, or it lasted longer than `max_duration` while others waited, its next `add`, `messages` or commit raises
-    `TurnInterruptedError`.
+    place, or it lasted longer than `max_duration`, its next `add`, `messages` or commit raises `TurnInterruptedError`.
     Opening another turn of the same memory inside it, or writing through a handle, raises `NestedTurnError` at once.
     """
 
@@ -309,18 +350,23 @@ class Turn:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Commit, or after an error leave without a trace.
+        """Commit, or after an error leave without a trace. From the first step on nothing can be added.
+
+        With `commit="each"` on a shared store it also waits until no other process can take back what was committed:
+        after an error or a cancellation too, for 5 s at most.
 
         Raises:
-            TurnInterruptedError: the turn is over; nothing was committed now.
+            TurnInterruptedError: the turn is over, with `commit="each"` also because another process took its place;
+                nothing was committed now.
             TurnConflictError: another process took its place, or its lease ran out; the error has its messages.
-            OutcomeUnknownError: the store did not say whether the turn was committed.
+            OutcomeUnknownError: the store did not say whether the turn was committed; with `commit="each"`, that it is
+                over: another process may take back what it committed, until its lease runs out.
         """
         leave(self._session)
         if kind is None:
             await self._session.commit()
         else:
-            self._session.leave()
+            await self._session.fail()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} memory={self._session.name.id!r} open={self._session.open}>"
@@ -355,21 +401,25 @@ def check_not_nested(core: RuntimeCore, name: MemoryName) -> None:
 
 async def run_in(turn: Turn, function: Callable[[Turn], Awaitable[T]]) -> T:
     """Run a function in a turn, in a scope that ends with it."""
-    failure: Exception | None = None
+    failure: BaseException | None = None
     results: list[T] = []
     async with turn:
-        async with anyio.create_task_group() as group:
+        try:
+            async with anyio.create_task_group() as group:
 
-            async def watch() -> None:
-                await turn.interrupted()
+                async def watch() -> None:
+                    await turn.interrupted()
+                    group.cancel_scope.cancel()
+
+                group.start_soon(watch)
+                try:
+                    results.append(await function(turn))
+                except anyio.get_cancelled_exc_class():
+                    raise
+                except BaseException as error:  # raised outside, where the group can't wrap it
+                    failure = error
                 group.cancel_scope.cancel()
-
-            group.start_soon(watch)
-            try:
-                results.append(await function(turn))
-            except Exception as error:  # raised outside, where the group can't wrap it
-                failure = error
-            group.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
+        finally:
+            if failure is not None:
+                raise failure
     return results[0]  # cancelled instead, leaving the turn has raised

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from turnkeeper.errors import OverloadedError, TurnBusyError, TurnEndedError, TurnInterruptedError
@@ -13,6 +14,7 @@ from turnkeeper.names import MemoryName
 if TYPE_CHECKING:
     import anyio
 
+    from turnkeeper.messages import Message
     from turnkeeper.requests import Request
 
 __all__ = [
@@ -54,7 +56,7 @@ _REASONS: Final = {
     "interrupt": "another turn interrupted it; what it had committed stays",
     "rollback": "another turn took its place; nothing of it is left",
     "expired": "it lasted longer than max_duration",
-    "lost": "its lease ran out, or the memory's task ended",
+    "lost": "another process took its place, its lease ran out, or the memory's task ended",
 }
 
 
@@ -136,13 +138,22 @@ class OpenTurn:
             if reason:
                 self.over.set()
 
-    def refusal(self) -> Exception | None:
-        """Return why nothing can be done in it, or None while it is open."""
+    def lose(self) -> None:
+        """Note, of one that is being left, that another process had taken its place."""
+        self.reason = "lost"
+        self.over.set()
+
+    def refusal(self, messages: Sequence[Message] = ()) -> Exception | None:
+        """Return why nothing can be done in it, not even with what it was to say; None while it is open."""
         if self.state == OPEN:
             return None
         where = f"memory {self.name.id!r} (namespace {self.name.namespace!r})"
         if self.reason:
-            return TurnInterruptedError(f"{where}: the turn is over: {_REASONS[self.reason]}", self.reason)
+            return TurnInterruptedError(
+                f"{where}: the turn is over: {_REASONS[self.reason]}",
+                self.reason,
+                [message.to_dict() for message in messages],
+            )
         return TurnEndedError(f"{where}: the turn is not open; use it inside its 'async with'")
 
 
@@ -232,12 +243,10 @@ class Turnstile:
             self.turn = None
 
     def wake_at(self) -> float | None:
-        """Return when somebody who waits may go on, by the loop's clock; None: not before something happens."""
-        if not self.held:
-            return None
-        if self.turn is None:
-            return self.closed_until
-        return self.turn.deadline if self.turn.state == OPEN else None
+        """Return when the turn is over, or who waits may go on, by the loop's clock; None: not by time alone."""
+        if self.turn is not None:
+            return self.turn.deadline if self.turn.state == OPEN else None
+        return self.closed_until if self.held else None
 
     @property
     def still(self) -> bool:

@@ -20,7 +20,6 @@ from statemachine.witness import Witness
 from turnkeeper import (
     ChatMemory,
     Messages,
-    OutcomeUnknownError,
     Receipt,
     StoreUnavailableError,
     Turn,
@@ -145,7 +144,6 @@ class Driver(Lifetime):
 
     async def _let_in(self, *, disturbed: bool) -> None:
         """After a turn ended those who waited go on, up to the next one that opens a turn."""
-        later: list[Operation] = []
         while self.state.held:
             operation = self._waiting[self.state.held[0]]
             if not operation.done.is_set():
@@ -156,19 +154,6 @@ class Driver(Lifetime):
             assert not operation.cancelled, self.report(operation)
             operation.disturbed = disturbed
             self._let_go(self.state.held[0])
-            unknown = isinstance(operation.error, OutcomeUnknownError)
-            while later and not unknown:
-                self._resolve(later.pop(0))
-            before = self.candidates
-            try:
-                self._resolve(operation)
-            except AssertionError:
-                if unknown or not disturbed:
-                    raise
-                # What changed nothing is done again behind those of its batch of whom the store said nothing.
-                self.candidates = before
-                later.append(operation)
-        for operation in later:
             self._resolve(operation)
 
     def _let_go(self, number: int) -> Operation:
@@ -258,7 +243,6 @@ class Driver(Lifetime):
     async def look(self) -> None:
         """Resolve what may have happened by looking at it: all that is seen is what one of the states says."""
         with anyio.fail_after(PATIENCE):
-            await self.memory(ALL).stats()  # what a rollback owes is taken back by who comes through the mailbox
             seen = await self.memory(ALL).messages()
             stats = await self.memory(ALL).stats()
         assert stats.version == seen.version or stats.version.n == seen.version.n == 0, self.story

@@ -11,7 +11,7 @@ import anyio
 import sniffio
 
 from statemachine.states import Applied, Path, State
-from turnkeeper import OutcomeUnknownError, RuntimeClosedError, StoreUnavailableError
+from turnkeeper import OutcomeUnknownError, StoreUnavailableError
 from turnkeeper.testing.faults import Call, When
 
 
@@ -97,8 +97,6 @@ class Operation:
         """Return the states of a path at which it may have ended, going by what its caller saw."""
         error, wanted = self.error, path.answer
         lost = self.disturbed and isinstance(error, StoreUnavailableError | OutcomeUnknownError)
-        if self.disturbed and self.opens is not None:
-            lost = lost or isinstance(error, RuntimeClosedError)  # behind others, when the store could not be read
         if not (self.cancelled or lost):
             return path.states[-1:] if error is None or type(error) is wanted.error else ()
         opened = self.opens is not None and wanted.error is None

@@ -9,8 +9,9 @@ from typing import Any
 import anyio
 import pytest
 
-from turnkeeper import Version, open_runtime
-from turnkeeper.testing import unload
+from turnkeeper import OutcomeUnknownError, StoreUnavailableError, Version, open_runtime
+from turnkeeper.stores import InMemoryStore
+from turnkeeper.testing import FaultStore, unload
 from windows.saying import answer, system, user
 
 pytestmark = pytest.mark.anyio
@@ -78,3 +79,53 @@ async def test_what_a_rolled_back_turn_said_does_not_take_the_system_message_alo
             assert await memory.messages() == before
         unload(runtime, "m")
         assert await memory.messages() == before
+
+
+async def test_what_changed_nothing_does_not_come_behind_writes_of_which_the_store_said_nothing() -> None:
+    """They waited for the same turn: a clear of the empty memory, and adds."""
+    results: dict[int, Any] = {}
+
+    async def call(number: int, function: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
+        try:
+            results[number] = await function(*arguments)
+        except OutcomeUnknownError as error:
+            results[number] = error
+
+    store = FaultStore(InMemoryStore())
+    async with open_runtime(store) as runtime:
+        memory = runtime.memory("m")
+        turn = memory.turn()
+        await elsewhere(turn.__aenter__)
+        async with anyio.create_task_group() as group:
+            for number in range(5):
+                group.start_soon(call, number, *((memory.add, user(f"{number}")) if number else (memory.clear,)))
+                await memory.stats()
+                await memory.stats()
+            store.fail_after()
+            store.fail_before(9, on="settle")
+            await turn.__aexit__(None, None, None)
+        store.heal()
+        assert results[0].version.n == 0
+        assert [type(results[number]) for number in range(1, 5)] == [OutcomeUnknownError] * 4
+        assert [message.text for message in await memory.messages()] == ["1", "2", "3", "4"]
+
+
+async def test_what_a_rollback_could_not_take_back_yet_is_not_shown() -> None:
+    store = FaultStore(InMemoryStore())
+    async with open_runtime(store) as runtime:
+        memory = runtime.memory("m")
+        await memory.add(user("before"))
+        turn = memory.turn(commit="each")
+        await elsewhere(turn.__aenter__)
+        await turn.add(user("lost"))
+        store.fail_before()
+        with pytest.raises(ExceptionGroup) as caught:
+            await elsewhere(memory.turn(on_busy="rollback").__aenter__)
+        assert isinstance(caught.value.exceptions[0], StoreUnavailableError)
+        assert not unload(runtime, "m"), "or nobody would know any more what is to be taken back"
+        store.fail_before()
+        with pytest.raises(StoreUnavailableError):
+            await memory.messages()
+        assert [message.text for message in await memory.messages()] == ["before"]
+        assert unload(runtime, "m")
+        assert [message.text for message in await memory.messages()] == ["before"]

@@ -17,6 +17,7 @@ from turnkeeper import (
     OverloadedError,
     Receipt,
     Runtime,
+    Turn,
     TurnBusyError,
     TurnWindow,
     WindowOverflowError,
@@ -489,3 +490,25 @@ class TestDeadlines:
                 await anyio.sleep(10)
             assert [await writer.result() for writer in writers] == ["left", "written", "left"]
             assert await texts(memory) == ["b"]
+
+
+async def test_what_several_tasks_of_a_turn_add_at_once_is_judged_as_if_one_after_the_other() -> None:
+    calls = [{"id": f"c{number}", "function": {"name": "f", "arguments": "{}"}} for number in range(2)]
+    async with open_runtime() as runtime:
+        memory = runtime.memory("m", window=MessageWindow(2))
+        refused: list[int] = []
+
+        async def add(turn: Turn, number: int) -> None:
+            try:
+                await turn.add(result(f"c{number}"))
+            except WindowOverflowError:
+                refused.append(number)
+
+        async with memory.turn() as turn:
+            await turn.add({"role": "assistant", "content": None, "tool_calls": calls})
+            async with anyio.create_task_group() as tools:
+                for number in range(2):
+                    tools.start_soon(add, turn, number)
+        assert len(refused) == 1
+        assert turn.receipt is not None
+        assert turn.receipt.count == 2

@@ -77,13 +77,29 @@ class TestMaxDuration:
             assert writer.outcome - start == pytest.approx(60, abs=0.1)
             assert next_turn.outcome - start == pytest.approx(60, abs=0.1)
 
-    async def test_with_nobody_waiting_it_may_go_on(self) -> None:
+    @pytest.mark.parametrize("commit", ["turn", "each"])
+    async def test_with_nobody_waiting_it_is_over_at_its_deadline_too(self, commit: Any) -> None:
+        async with open_runtime(linger=1, idle_timeout=5) as runtime:
+            memory = runtime.memory("m")
+            start = anyio.current_time()
+            with pytest.raises(TurnInterruptedError) as caught:
+                async with memory.turn(max_duration=60, commit=commit) as turn:
+                    await turn.add(user("own"))
+                    await anyio.sleep(59)
+                    assert not unload(runtime, "m"), "pinned"
+                    await turn.messages()
+                    await turn.interrupted()
+                    assert anyio.current_time() - start == pytest.approx(60, abs=0.1)
+            assert caught.value.reason == "expired"
+            assert caught.value.messages == ([user("own")] if commit == "turn" else [])
+            assert await texts(memory) == ([] if commit == "turn" else ["own"])
+
+    async def test_up_to_its_deadline_it_may_commit(self) -> None:
         async with open_runtime(linger=1, idle_timeout=5) as runtime:
             memory = runtime.memory("m")
             async with memory.turn(max_duration=60) as turn:
                 await turn.add(user("own"))
-                await anyio.sleep(59)
-                assert not unload(runtime, "m"), "pinned"
+                await anyio.sleep(59.9)
             assert await texts(memory) == ["own"]
 
     async def test_by_default_it_is_a_quarter_of_an_hour(self) -> None:
@@ -124,20 +140,27 @@ class TestMaxDuration:
             await anyio.sleep(60)
             assert (runtime.stats().running, runtime.stats().resident) == (0, 0)
 
-    async def test_run_turn_is_cancelled_when_it_expires(self) -> None:
+    @pytest.mark.parametrize("waited_for", [False, True])
+    async def test_run_turn_is_cancelled_when_it_expires(self, waited_for: bool) -> None:
         async with open_runtime() as runtime, anyio.create_task_group() as group:
             memory = runtime.memory("m")
 
             async def think(turn: Turn) -> None:
                 await turn.add(user("lost"))
-                await anyio.sleep(10_000)
+                try:
+                    await anyio.sleep(10_000)
+                finally:
+                    cancelled.append(anyio.current_time())
 
+            cancelled: list[float] = []
+            start = anyio.current_time()
             running = Call(group, lambda: memory.run_turn(think, max_duration=20))
             await pending(runtime, 0)
             await passes()
-            await memory.add(user("after"))
-            assert anyio.current_time() < 30
-            await passes()
+            if waited_for:
+                await memory.add(user("after"))
+            await anyio.sleep(30)
+            assert cancelled == [pytest.approx(start + 20, abs=0.1)]
             assert isinstance(running.outcome, TurnInterruptedError)
             assert running.outcome.reason == "expired"
 

@@ -24,7 +24,7 @@ from turnkeeper import (
 )
 from turnkeeper.stores import InMemoryStore, SQLiteStore
 from turnkeeper.testing import FaultStore
-from turns.tools import BOUND, Call, entered, passes, pending, texts, until, user
+from turns.tools import BOUND, Call, assistant, entered, passes, pending, texts, until, user
 
 pytestmark = pytest.mark.anyio
 
@@ -368,3 +368,113 @@ async def test_a_lease_outlives_its_task_and_is_given_back_by_the_next(tmp_path:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(memory.add, user("2"))
         assert await texts(memory) == ["1", "2"]
+
+
+class TestLeavingWhereEachAddWasCommitted:
+    """Whoever takes its lease away may take back what it committed: it is not left before the lease is given back."""
+
+    @pytest.mark.parametrize("how", ["commit", "error", "cancel"])
+    @pytest.mark.parametrize("fault", ["before", "after", "unknown", "unread", "none"])
+    async def test_what_it_committed_stays(self, tmp_path: Path, how: str, fault: str) -> None:
+        here = FaultStore(shared(tmp_path))
+        async with open_runtime(here) as one, open_runtime(shared(tmp_path)) as two:
+            memory = one.memory("m")
+            await memory.add(user("before"))
+            with anyio.CancelScope() as scope:
+                try:
+                    async with memory.turn(commit="each") as turn:
+                        await turn.add(user("q"), assistant("paid for"))
+                        await fail_the_give_back(here, memory, fault)
+                        if how == "error":
+                            raise ZeroDivisionError
+                        if how == "cancel":
+                            scope.cancel()
+                            await anyio.sleep(1)
+                except ZeroDivisionError:
+                    pass
+            assert scope.cancelled_caught == (how == "cancel")
+            await say(two.memory("m"), "new", on_busy="rollback")
+            assert await texts(two.memory("m")) == ["before", "q", "paid for", "new"]
+
+    @pytest.mark.parametrize("how", ["error", "cancel"])
+    async def test_an_error_and_a_cancellation_wait_for_it_too(self, tmp_path: Path, how: str) -> None:
+        here = FaultStore(shared(tmp_path))
+        async with open_runtime(here) as one, anyio.create_task_group() as tasks:
+            memory = one.memory("m")
+            await memory.add(user("before"))
+            turn = await opened(memory, commit="each")
+            await turn.add(user("q"))
+            with here.stall() as stall:
+                leaving = Call(tasks, turn.__aexit__, ValueError if how == "error" else None, None, None)
+                await entered(stall)
+                if how == "cancel":
+                    leaving.scope.cancel()
+                await passes()
+                assert not leaving.done
+            await leaving.result()
+
+    async def test_where_the_store_stays_away_its_caller_is_told_and_the_lease_is_given_back_later(
+        self, tmp_path: Path
+    ) -> None:
+        here = FaultStore(shared(tmp_path))
+        async with open_runtime(here, turn_lease=3_600) as one, open_runtime(shared(tmp_path)) as two:
+            memory = one.memory("m")
+            turn = await opened(memory, commit="each")
+            await turn.add(user("q"))
+            here.fail_before(None)
+            with pytest.raises(OutcomeUnknownError, match="turn_lease"):
+                await turn.__aexit__(None, None, None)
+            here.heal()
+            with anyio.fail_after(BOUND):
+                await two.memory("m").add(user("new"))
+            assert await texts(two.memory("m")) == ["q", "new"]
+
+    async def test_a_lease_that_can_not_be_given_back_keeps_nobody_of_ours_out(self, tmp_path: Path) -> None:
+        here = FaultStore(shared(tmp_path))
+        async with open_runtime(here, turn_lease=3_600) as runtime:
+            memory = runtime.memory("m")
+            turn = await opened(memory, commit="each")
+            await turn.add(user("q"))
+            here.fail_before(None)
+            with pytest.raises(OutcomeUnknownError):
+                await turn.__aexit__(None, None, None)
+            here.heal()
+            with anyio.fail_after(BOUND):
+                await memory.add(user("next"))
+                await say(memory, "and next")
+            assert await texts(memory) == ["q", "next", "and next"]
+
+    @pytest.mark.parametrize("on_busy", ["interrupt", "rollback"])
+    @pytest.mark.parametrize("is_open", [False, True], ids=["committed", "open"])
+    async def test_one_whose_place_another_host_took_is_not_left_as_if_nothing_had_been(
+        self, tmp_path: Path, said_before: list[str], on_busy: Any, is_open: bool
+    ) -> None:
+        async with open_runtime(shared(tmp_path)) as one, open_runtime(shared(tmp_path)) as two:
+            for text in said_before:
+                await one.memory("m").add(user(text))
+            turn = await opened(one.memory("m"), commit="each")
+            await turn.add(user("q"))
+            other = await opened(two.memory("m"), on_busy=on_busy)
+            if not is_open:
+                await other.add(user("new"))
+                await other.__aexit__(None, None, None)
+            with pytest.raises(TurnInterruptedError) as caught:
+                await turn.__aexit__(None, None, None)
+            assert caught.value.reason == "lost"
+            if is_open:
+                await other.add(user("new"))
+                await other.__aexit__(None, None, None)
+            stays = ["q"] if on_busy == "interrupt" else []
+            assert await texts(one.memory("m")) == [*said_before, *stays, "new"]
+
+
+async def fail_the_give_back(store: FaultStore, memory: ChatMemory, fault: str) -> None:
+    """Have the next commit fail, so that what became of it is known, or not; or the read that it needs."""
+    if fault == "before":
+        store.fail_before()
+    elif fault in ("after", "unknown"):
+        store.fail_after()
+        store.fail_before(4 if fault == "unknown" else 0, on="settle")
+    elif fault == "unread":
+        memory._core._residency.find(memory._name)._log = None  # type: ignore[union-attr]
+        store.fail_before(2, on="load")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from contextvars import Context
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from anyio import to_thread
 from support.schedule import CANCELLATIONS, How, every_cancellation
 from turnkeeper import (
     ChatMemory,
+    MessageWindow,
     NestedTurnError,
     Receipt,
     Runtime,
@@ -542,3 +543,44 @@ async def test_context_tools_of_these_tests_are_outside() -> None:
             start_outside(group, memory.add, user("outside"))
             await pending(runtime, 1)
         assert Context().run(lambda: 1) == 1
+
+
+class TestWhileItIsLeft:
+    """A tool of the turn outlives its body by a moment."""
+
+    @pytest.mark.parametrize("judged", [False, True])
+    async def test_what_is_added_is_refused_and_not_lost(self, judged: bool) -> None:
+        store = FaultStore(InMemoryStore(), inline=False)
+        async with open_runtime(store) as runtime, anyio.create_task_group() as tasks:
+            memory = runtime.memory("m", window=MessageWindow(5) if judged else None)
+            turn = memory.turn()
+            await turn.__aenter__()
+            await turn.add(user("q"))
+            with store.stall() as stall:
+                leaving = Call(tasks, turn.__aexit__, None, None, None)
+                await entered(stall)
+                for use in (lambda: turn.add(assistant("late")), turn.messages):
+                    with pytest.raises(TurnEndedError):
+                        await use()
+            await leaving.result()
+            assert await texts(memory) == ["q"]
+
+    @pytest.mark.parametrize("commit", ["turn", "each"])
+    async def test_what_is_on_its_way_is_there_or_refused(
+        self, runtime: Runtime, memory: ChatMemory, commit: Any
+    ) -> None:
+        for number in range(20):
+            accepted: list[str] = []
+
+            async def tool(turn: Turn, text: str, accepted: list[str] = accepted) -> None:
+                with suppress(TurnEndedError):
+                    await turn.add(assistant(text))
+                    accepted.append(text)
+
+            async with anyio.create_task_group() as tools, memory.turn(commit=commit) as turn:
+                await turn.add(user("q"))
+                for late in range(5):
+                    tools.start_soon(tool, turn, f"{late}")
+                await passes(number // 2)
+            assert sorted(await texts(memory)) == sorted([*accepted, "q"])
+            await memory.clear()

@@ -446,3 +446,18 @@ async def test_the_store_is_on_record_as_what_it_is(tmp_path: Path, caplog: pyte
             await held.result()
             await until(lambda: runtime.stats().pending == 0)
     assert not caplog.records
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_what_ends_the_process_passes_unwrapped_out_of_run_turn(memory: ChatMemory, cancelled: bool) -> None:
+    class ExitError(BaseException):
+        """As SystemExit and KeyboardInterrupt are, which would end the test run."""
+
+    async def leave(turn: Turn) -> None:
+        await turn.add(user("lost"))
+        scope.cancel() if cancelled else None
+        raise ExitError
+
+    with anyio.CancelScope() as scope, pytest.raises(ExitError):
+        await memory.run_turn(leave)
+    assert await texts(memory) == []

@@ -321,3 +321,34 @@ async def test_a_memory_whose_task_has_ended_can_have_turns_again(store: FaultSt
             await run(memory, str(number))
             await until(lambda: unload(runtime, "m") or not runtime.stats().resident)
         assert await texts(memory) == ["0", "1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize("kind", ["inline", "in threads"])
+@pytest.mark.parametrize("comes_back", [False, True])
+async def test_a_turn_behind_a_write_that_lost_the_store_is_told_of_the_store(
+    tmp_path: Path, kind: str, comes_back: bool
+) -> None:
+    """They waited for the same turn, and are taken together; the runtime is as open as ever."""
+    store = make_store(kind, tmp_path)
+    async with open_runtime(store) as runtime:
+        memory = runtime.memory("m")
+        await memory.add(user("0"))
+
+        async def open_and_leave() -> None:
+            async with memory.turn():
+                pass
+
+        async with anyio.create_task_group() as tasks:
+            async with memory.turn():
+                writing = Call(tasks, memory.add, user("1"))
+                await pending(runtime, 1)
+                opening = Call(tasks, open_and_leave)
+                await pending(runtime, 2)
+                store.fail_after()
+                store.fail_before(4, on="settle")
+                store.fail_before(1 if comes_back else 3, on="load")
+            assert isinstance(await writing.result(), OutcomeUnknownError)
+            if comes_back:
+                assert await opening.result() is None
+            else:
+                assert isinstance(await opening.result(), StoreUnavailableError)

@@ -162,12 +162,19 @@ class TestTheBound:
         assert isinstance(stile.meet(opening(), 1.0), OverloadedError)
 
     def test_the_line_does_not_grow_by_those_who_left_it(self) -> None:
-        stile, _ = with_open_turn(most=2)
+        stile, turn = with_open_turn(most=2)
+        first = write()
+        stile.meet(first, 1.0)  # who stays in front of them
         for _ in range(1_000):
             request = write()
             stile.meet(request, 1.0)
             request.state = ABANDONED
+        last = write()
+        stile.meet(last, 1.0)
         assert len(stile.held) < 100
+        stile.release(turn)
+        staying = [each for each in (stile.next(1.0) for _ in range(len(stile.held))) if each in (first, last)]
+        assert staying == [first, last]
 
     def test_who_left_the_line_makes_nobody_busy(self) -> None:
         stile, turn = with_open_turn()
@@ -181,6 +188,7 @@ class TestTheBound:
 class TestTime:
     def test_a_turn_ends_at_its_deadline_when_somebody_comes(self) -> None:
         stile, turn = with_open_turn()
+        assert stile.wake_at() == 10.0, "though nobody waits"
         assert stile.meet(write(), 9.9) is False
         assert stile.wake_at() == 10.0
         stile.expire(9.9)
@@ -194,9 +202,9 @@ class TestTime:
         assert stile.meet(opening("reject"), 10.0) is True
         assert turn.reason == "expired"
 
-    def test_nobody_waits_nobody_wakes(self) -> None:
+    def test_nobody_inside_and_nobody_waits_nobody_wakes(self) -> None:
         stile, turn = with_open_turn()
-        assert stile.wake_at() is None
+        assert Turnstile(3).wake_at() is None
         stile.meet(write(), 1.0)
         stile.release(turn)
         assert stile.wake_at() == 0.0, "at once"

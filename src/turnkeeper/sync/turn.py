@@ -71,7 +71,7 @@ class SyncTurn:
             call(session.core, "async with memory.turn(…)", session.commit)
         else:
             with contextlib.suppress(RuntimeClosedError, OutcomeUnknownError):  # then it is over anyway
-                call(session.core, "async with memory.turn(…)", session.abandon)
+                call(session.core, "async with memory.turn(…)", session.fail)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} memory={self._session.name.id!r} open={self._session.open}>"
