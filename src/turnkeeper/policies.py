@@ -17,7 +17,8 @@ __all__ = ["CompactionPolicy", "RetentionPolicy", "Summarizer", "keeping"]
 Summary: TypeAlias = str | MessageLike | Iterable[MessageLike]
 
 Summarizer: TypeAlias = Callable[[tuple[Message, ...], tuple[Message, ...]], Summary | Awaitable[Summary]]
-"""Called with the messages to be summed up, and what sums up everything before them; async, or blocking in a thread."""
+"""Called with the messages to be summed up, and what sums up everything before them; async, or blocking in a daemon
+thread of its own."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class CompactionPolicy:
         summarizer: see `ChatMemory.compact`.
         when: a window with a limit: what it can't show whole is too long.
         keep: turns that stay as they are, as a `TurnWindow`, or a number of messages.
-        timeout: seconds that the summariser may take.
+        timeout: seconds that the summariser may take. A blocking one can't be stopped: its thread is left behind, and
+            counts in `max_compactions` until it comes back.
 
     Raises:
         InvalidArgumentError: `when` has no limit, or `keep` is neither.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,24 @@ def test_blocking_code_gets_the_same_errors(backend: Any) -> None:
         with pytest.raises(InvalidArgumentError):
             memory.compact(Model(), keep=0)
         assert spoken(memory.messages()) == "u1 a1 u2 a2 u3 a3"
+
+
+@pytest.mark.parametrize("where", ["loop", "thread"])
+def test_a_summariser_that_is_cancelled_inside_is_a_compaction_error(backend: Any, where: str) -> None:
+    """Its model's client was cancelled, in our loop or in one of its own; so are nobody else and nothing else."""
+    if backend == "trio" and where == "loop":
+        pytest.skip("trio has no native cancellation")
+
+    def cancelled(messages: tuple[Message, ...], summary: tuple[Message, ...]) -> str:
+        raise asyncio.CancelledError
+
+    with open_sync_runtime(backend=backend) as runtime:
+        memory = runtime.memory("m")
+        say(memory, 1, 3)
+        with pytest.raises(CompactionError, match=r"cancelled|Cancelled"):
+            memory.compact(Model(asyncio.CancelledError()) if where == "loop" else cancelled, keep=LAST_TURN)
+        assert spoken(memory.messages()) == "u1 a1 u2 a2 u3 a3"
+        assert memory.compact(Model(), keep=LAST_TURN) is not None
 
 
 def test_a_blocking_summariser_may_use_the_memory(backend: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +23,7 @@ from turnkeeper import (
     MessageWindow,
     Runtime,
     TokenWindow,
+    TurnkeeperError,
     TurnWindow,
     Unbounded,
 )
@@ -349,6 +351,26 @@ async def test_closing_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
             await gate.arrival()
         assert runtime.stats().compaction_failures == 0
         assert caplog.messages == []
+
+
+async def test_closing_waits_for_no_summary_that_waits_for_a_turn(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "turnkeeper")
+    model = Model()
+    opening = opened(model, close_timeout=10)
+    runtime = await opening.__aenter__()
+    memory = runtime.memory("m")
+    await say(memory, *turns(1, 2))
+    with suppress(TurnkeeperError):
+        async with memory.turn(commit="each") as turn:
+            await turn.add(user("u3"))
+            await settled(runtime)
+            assert len(model.calls) == 1
+            closing = anyio.current_time()
+            await opening.__aexit__(None, None, None)
+            assert anyio.current_time() - closing < 1
+    stats = runtime.stats()
+    assert (stats.failed_at_close, stats.compactions, stats.compaction_failures) == (0, 0, 0)
+    assert caplog.messages == []
 
 
 async def test_a_policy_works_for_each_memory_of_each_namespace() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 import anyio
 import pytest
@@ -13,14 +14,17 @@ from support.schedule import Gate
 from turnkeeper import (
     ChatMemory,
     CompactionError,
+    CompactionPolicy,
     IdempotencyMismatchError,
     Message,
+    MessageWindow,
     NestedTurnError,
     Runtime,
     TurnAlreadyCommittedError,
     TurnInterruptedError,
 )
 from turnkeeper.testing import unload
+from turns.tools import BOUND, until
 from windows.saying import answer, spoken, user
 
 pytestmark = pytest.mark.anyio
@@ -152,6 +156,122 @@ async def test_a_compaction_of_the_same_memory_in_a_summariser_is_refused_at_onc
         await memory.compact(summarise, keep=LAST_TURN)
     assert await line(memory) == "S1 u3 a3"
     assert inner.calls == []
+
+
+async def conversations(runtime: Runtime, *ids: str) -> list[ChatMemory]:
+    memories = [runtime.memory(memory_id) for memory_id in ids]
+    for memory in memories:
+        await say(memory, *turns(1, 3))
+    return memories
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+@pytest.mark.parametrize("at_once", [1, 2])
+async def test_a_summariser_may_compact_another_memory_where_there_is_room(at_once: int, blocking: bool) -> None:
+    async with turnkeeper.open_runtime("memory:", max_compactions=at_once) as runtime:
+        ours, others = await conversations(runtime, "ours", "others")
+        refused: list[str] = []
+
+        async def summarise(messages: tuple[Message, ...], summary: tuple[Message, ...]) -> str:
+            try:
+                await others.compact(Model(), keep=LAST_TURN)
+            except CompactionError as error:
+                refused.append(str(error))
+            return "S"
+
+        def summarise_in_thread(messages: tuple[Message, ...], summary: tuple[Message, ...]) -> str:
+            try:
+                runtime.sync.memory("others").compact(lambda messages, summary: "S1", keep=LAST_TURN)
+            except CompactionError as error:
+                refused.append(str(error))
+            return "S"
+
+        with anyio.fail_after(BOUND):
+            await ours.compact(summarise_in_thread if blocking else summarise, keep=LAST_TURN)
+        assert await line(ours) == "S u3 a3"
+        if at_once == 1:
+            assert len(refused) == 1
+            assert "max_compactions=1" in refused[0]
+        assert await line(others) == ("u1 a1 u2 a2 u3 a3" if at_once == 1 else "S1 u3 a3")
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+async def test_a_policy_s_summariser_may_compact_another_memory_where_there_is_room(at_once: int) -> None:
+    compacted: list[bool] = []
+
+    async def summarise(messages: tuple[Message, ...], summary: tuple[Message, ...]) -> str:
+        try:
+            await others.compact(Model(), keep=LAST_TURN)
+        except CompactionError:
+            compacted.append(False)
+        else:
+            compacted.append(True)
+        return "S"
+
+    policy = CompactionPolicy(summarise, when=MessageWindow(lambda name: 6 if name == "ours" else 99), keep=LAST_TURN)
+    async with turnkeeper.open_runtime("memory:", compaction=policy, max_compactions=at_once) as runtime:
+        ours, others = await conversations(runtime, "ours", "others")
+        await ours.add(user("u4"))
+        await until(lambda: runtime.stats().compactions == at_once)
+        assert compacted == [at_once == 2]
+        assert runtime.stats().compaction_failures == 0
+        assert await line(ours) == "S u4"
+
+
+async def test_summarisers_that_compact_each_other_s_neighbours_never_wait_for_each_other() -> None:
+    async with turnkeeper.open_runtime("memory:", max_compactions=2) as runtime:
+        memories = await conversations(runtime, "0", "1", "2", "3")
+        refused = 0
+
+        def summariser(number: int) -> Any:
+            async def summarise(messages: tuple[Message, ...], summary: tuple[Message, ...]) -> str:
+                nonlocal refused
+                await both.stop()
+                try:
+                    await memories[number].compact(Model(), keep=LAST_TURN)
+                except CompactionError:
+                    refused += 1
+                return "S"
+
+            return summarise
+
+        with Gate() as both, anyio.fail_after(BOUND):
+            async with anyio.create_task_group() as tasks:
+
+                async def compact(number: int) -> None:
+                    await memories[number].compact(summariser(number + 2), keep=LAST_TURN)
+
+                for number in range(2):
+                    tasks.start_soon(compact, number)
+                await both.arrival(2)
+                both.open()
+        assert refused >= 1
+        assert [await line(memory) for memory in memories[:2]] == ["S u3 a3", "S u3 a3"]
+
+
+async def test_what_a_summariser_has_started_waits_in_line_once_it_is_over() -> None:
+    async with turnkeeper.open_runtime("memory:", max_compactions=1) as runtime:
+        first, second, third = await conversations(runtime, "first", "second", "third")
+        with Gate() as gate:
+            async with anyio.create_task_group() as tasks:
+
+                async def later() -> None:
+                    await gate.arrival()
+                    await second.compact(Model(), keep=LAST_TURN)
+
+                async def summarise(messages: tuple[Message, ...], summary: tuple[Message, ...]) -> str:
+                    tasks.start_soon(later)
+                    return "S"
+
+                async def compact_third() -> None:
+                    await third.compact(Model(gate=gate), keep=LAST_TURN)
+
+                await first.compact(summarise, keep=LAST_TURN)
+                tasks.start_soon(compact_third)
+                await gate.arrival()
+                await until(lambda: runtime._core.compactor._places.statistics().tasks_waiting == 1)
+                gate.open()
+        assert await line(second) == "S1 u3 a3"
 
 
 async def test_keys_survive_it(runtime: Runtime, memory: ChatMemory) -> None:
