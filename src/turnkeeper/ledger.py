@@ -35,7 +35,7 @@ from turnkeeper.log import (
     StoredReceipt,
     Version,
 )
-from turnkeeper.metadata import expires_after_of
+from turnkeeper.metadata import expires_after_of, keeps_apart
 from turnkeeper.names import MemoryName
 from turnkeeper.plan import EVERYTHING, Plan, apply, conflicting
 from turnkeeper.requests import DELETE, DONE, PRUNE, QUEUED, READING, TAKEN, UNDO_TURNS, Request
@@ -181,6 +181,8 @@ class Ledger(ABC):
             slice_ = plan.slice(self.name, log, version, expires_after, self._lease, base)
             outcome = await services.committer.commit(slice_)
             self._writing = None
+            if plan.meta is not None and (keeps_apart(log.meta) or keeps_apart(plan.meta.data)):
+                services.expect_policies()  # whatever became of it: it may be committed yet
             if isinstance(outcome, Committed):
                 services.doubtful.discard(self.name)
                 if slice_.lease is not None:

@@ -227,11 +227,7 @@ class ChatMemory(LogHandle):
             ConflictError: the metadata are not at `if_revision`.
         """
         request = metadata_request(title, data, expires_after, retention, if_revision)
-        try:
-            metadata: Metadata = await self._core.submit(self._name, request)
-        finally:
-            if retention is not UNSET:  # also when the caller is cancelled: it may be committed all the same
-                self._core.keeper.expect_policies()
+        metadata: Metadata = await self._core.submit(self._name, request)
         return metadata
 
     async def stats(self) -> MemoryStats:

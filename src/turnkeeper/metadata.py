@@ -21,6 +21,7 @@ __all__ = [
     "describe",
     "encode_metadata",
     "expires_after_of",
+    "keeps_apart",
     "name_of",
     "with_fork",
     "without_fork",
@@ -144,6 +145,12 @@ def expires_after_of(data: bytes) -> float | None:
         return _decode_lasting(data).expires_after
     except (msgspec.MsgspecError, ValueError):
         return None
+
+
+def keeps_apart(data: bytes | None) -> bool:
+    """Tell whether metadata say how long this memory is kept."""
+    stored = decode_metadata(data)
+    return stored.retention is not None or stored.expires_after is not None
 
 
 def encode_metadata(metadata: StoredMetadata) -> bytes:

@@ -82,12 +82,15 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
 
 
 class Page(msgspec.Struct, frozen=True, gc=False):
-    """What a step found: when, by the store's clock, where the next one goes on, whom to look at, and own policies."""
+    """What a step found: when, by the store's clock, where the next one goes on, whom to look at, and whether memories
+    have policies of their own, or expire.
+    """
 
     now: int
     last: MemoryName | None
     found: tuple[Kept, ...]
     own_policies: bool
+    expires: bool
 
 
 class Count(msgspec.Struct, frozen=True, gc=False):
@@ -120,9 +123,15 @@ class Keeper:
     def __init__(self, core: RuntimeCore) -> None:
         settings = core.settings
         self._core = core
+        # Other processes may say what is to go, and what is said for all memories counts for those to come.
+        self._always = (
+            core.store.shared or isinstance(settings.history, RetentionPolicy) or settings.expires_after is not None
+        )
         self._interval = max(settings.sweep_interval, _SHORTEST_INTERVAL)
         self._policy = settings.history if isinstance(settings.history, RetentionPolicy) else None
-        self._looks = True  # whether memories may have policies of their own; nobody knows before the first sweep
+        # Whether memories may have policies of their own, or expire; nobody knows before the first sweep.
+        self._looks = self._expires = True
+        self._wake = anyio.Event()
         self._looked_at = 0  # when the last whole sweep began: what was not changed since has not become longer
         self._changed = False  # policies were, since this sweep began
         self._missed = False  # this sweep left something for the next
@@ -133,15 +142,19 @@ class Keeper:
         self.sweeps: int = 0
 
     def expect_policies(self) -> None:
-        """Note that a memory was given another policy."""
+        """Note that a memory was given another policy, or a time of its own to expire."""
         self._looks, self._looked_at, self._changed = True, 0, True
+        self._wake.set()
 
     async def keep_for_ever(self) -> None:
-        """Rest, sweep, and so on."""
+        """Rest, sweep, and so on; without a timer as long as there is nothing that may ever have to go."""
         while True:
             await anyio.sleep(self._interval)
             with contextlib.suppress(RuntimeClosedError):  # in the middle of a sweep
                 await self.sweep()
+            if not (self._always or self._looks or self._expires):
+                self._wake = anyio.Event()
+                await self._wake.wait()
 
     async def sweep(self) -> None:
         """Look at everything once; a store that is out of reach is left alone until the next sweep."""
@@ -172,17 +185,18 @@ class Keeper:
         if self._policy is None and not self._looks:
             return
         self._changed = self._missed = False
-        changed_after, began, own_policies, after = self._looked_at, 0, False, None
+        changed_after, began, own_policies, expires, after = self._looked_at, 0, False, False, None
         while True:
             page = await self._step(partial(_look, after=after, policy=self._policy, changed_after=changed_after))
             began, own_policies = began or page.now, own_policies or page.own_policies
+            expires = expires or page.expires
             for kept in page.found:
                 await self._keep(kept)
             if page.last is None:
                 break
             after = page.last
         if not self._changed:
-            self._looks = own_policies
+            self._looks, self._expires = own_policies, expires
             self._looked_at = changed_after if self._missed else max(began - _LATE, 0)
 
     async def _keep(self, kept: Kept) -> None:
@@ -260,11 +274,11 @@ def _look(store: Store, after: MemoryName | None, policy: RetentionPolicy | None
     """Look at some memories, in the store's reading thread."""
     now = store.now()
     listed = store.names(namespace=None, after=after, limit=_PAGE)
-    found, own_policies = [], False
+    found, own_policies, expires = [], False, False
     for each in listed:
         head = each.head
         own = decode_metadata(head.meta).retention if head.meta is not None else None
-        own_policies = own_policies or own is not None
+        own_policies, expires = own_policies or own is not None, expires or head.expires_at > 0
         if (applies := own or policy) is None or not head.version:
             continue
         # What was not changed since it was last counted has not become longer.
@@ -275,7 +289,7 @@ def _look(store: Store, after: MemoryName | None, policy: RetentionPolicy | None
             cut = _cut_by_age(store, head, first, oldest)
             if counts or cut > first:
                 found.append(Kept(each.name, head, applies, first, cut, counts))
-    return Page(now, listed[-1].name if len(listed) == _PAGE else None, tuple(found), own_policies)
+    return Page(now, listed[-1].name if len(listed) == _PAGE else None, tuple(found), own_policies, expires)
 
 
 def _cut_by_age(store: Store, head: Head, first: int, oldest: int) -> int:

@@ -184,6 +184,7 @@ class RuntimeCore:
         if settings.compaction is not None:
             services.policy = self._compactor.look
         self._keeper = Keeper(self)
+        services.expect_policies = self._keeper.expect_policies
         self.watching = Watching(services, self.spawn_task)
         self._residency = services.residency = Residency(settings, lambda name: Actor(name, services))
 

@@ -33,6 +33,7 @@ class Services:
         residency: set once it is made, since it needs the actors' maker.
         strong: reads check the head first.
         shared: other processes may write, so a turn needs a lease.
+        expect_policies: told when a memory was given a time of its own to be kept.
         policy: told of each commit, to compact what has become long; None without a policy.
         stopping: the runtime ends: a cancelled task is meant to be.
         doubtful: memories with a commit of unknown outcome, which may still land: until one of theirs succeeds, and
@@ -46,6 +47,7 @@ class Services:
         "committer",
         "conflicts",
         "doubtful",
+        "expect_policies",
         "make_event",
         "now",
         "policy",
@@ -86,6 +88,7 @@ class Services:
         self.random_bytes: Callable[[int], bytes] = Random(os.urandom(32)).randbytes
         self.residency: Residency
         self.policy: Callable[[MemoryName, Log], None] | None = None
+        self.expect_policies: Callable[[], None]
         self.stopping: bool = False
         self.doubtful: set[MemoryName] = set()
         self.conflicts: int = 0

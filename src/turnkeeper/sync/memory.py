@@ -83,11 +83,7 @@ class SyncChatMemory(SyncLogHandle):
     ) -> Metadata:
         """Change what is said about the memory; see `ChatMemory.set_metadata`."""
         request = metadata_request(title, data, expires_after, retention, if_revision)
-        try:
-            return cast(Metadata, self._submit("set_metadata", request))
-        finally:
-            if retention is not UNSET:  # also when this thread is interrupted: it may be committed all the same
-                self._core.keeper.expect_policies()
+        return cast(Metadata, self._submit("set_metadata", request))
 
     def stats(self) -> MemoryStats:
         """Return its version, message count, size and times; see `ChatMemory.stats`."""
