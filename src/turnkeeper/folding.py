@@ -82,7 +82,7 @@ def fold(loaded: Loaded, name: MemoryName, before: StoredEntry | None = None) ->
         system, said_by = _system_of(loaded, head, held, name), head.system
         if system is None and before is not None:
             system, said_by = _system_in(before, name), before.version
-        elif system is None and start is not None and start.op == COMPACT:
+        elif system is None and not loaded.after and start is not None and start.op == COMPACT:
             system, said_by = stated(details_of(start)), start.version
         log.start(head, first, loaded.after, system, said_by, summary)
         apply_entries(log, loaded.entries, name)
