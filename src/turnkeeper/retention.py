@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -32,6 +32,9 @@ _PAGE: Final = 200
 
 _STEP: Final = 500
 """Entries pruned by one commit, and read at once: so few that nobody's commit or read waits long behind them."""
+
+_AT_ONCE: Final = 8
+"""Memories looked at and pruned at once."""
 
 _NEWEST: Final = 16
 """Entries looked through for the beginning of the current turn, before the memory itself is asked."""
@@ -190,14 +193,34 @@ class Keeper:
             page = await self._step(partial(_look, after=after, policy=self._policy, changed_after=changed_after))
             began, own_policies = began or page.now, own_policies or page.own_policies
             expires = expires or page.expires
-            for kept in page.found:
-                await self._keep(kept)
+            await self._keep_all(page.found)
             if page.last is None:
                 break
             after = page.last
         if not self._changed:
             self._looks, self._expires = own_policies, expires
             self._looked_at = changed_after if self._missed else max(began - _LATE, 0)
+
+    async def _keep_all(self, found: Sequence[Kept]) -> None:
+        """Look at several memories at once, so that what goes of them goes in one commit."""
+        failures: list[TurnkeeperError] = []
+        places = anyio.Semaphore(_AT_ONCE)
+
+        async def keep(kept: Kept) -> None:
+            async with places:
+                try:
+                    if not failures:
+                        await self._keep(kept)
+                except (StoreError, RuntimeClosedError) as failure:  # of one, and so for all
+                    failures.append(failure)
+
+        if found:
+            await keep(found[0])  # a store that is out of reach is asked once, and not by all of them
+        async with anyio.create_task_group() as tasks:
+            for kept in () if failures else found[1:]:
+                tasks.start_soon(keep, kept)
+        if failures:
+            raise failures[0]
 
     async def _keep(self, kept: Kept) -> None:
         """Find out what of one memory is to go, and let it go."""

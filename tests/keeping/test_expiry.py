@@ -290,19 +290,44 @@ class TestOnVirtualTime:
             await anyio.sleep(62)
             assert await listed(runtime) == []
 
-    async def test_a_runtime_without_anything_to_keep_has_one_timer_and_asks_one_question(self) -> None:
+    async def test_a_runtime_whose_memories_may_expire_has_one_timer_and_asks_one_question(self) -> None:
         store = FaultStore(InMemoryStore(clock=anyio.current_time))
-        async with open_runtime(store) as runtime:
+        async with open_runtime(store, expires_after=86_400) as runtime:
             await runtime.memory("m").add(user("1"))
             await anyio.sleep(90)
             before = store.calls
             await anyio.sleep(600)
             assert {call: n - before[call] for call, n in store.calls.items() if n > before[call]} == {"expired": 10}
 
+    async def test_a_runtime_without_anything_to_keep_looks_once_and_asks_nothing_more_until_there_is(self) -> None:
+        store = FaultStore(InMemoryStore(clock=lambda: 1_000 + anyio.current_time()))
+        async with open_runtime(store) as runtime:
+            memory = runtime.memory("m")
+            await memory.add(user("1"))
+            await anyio.sleep(90)
+            before = store.calls
+            await anyio.sleep(6_000)
+            assert store.calls == before
+            await memory.set_metadata(expires_after=600)
+            await anyio.sleep(599)
+            assert await listed(runtime) == ["m"]
+            await anyio.sleep(62)
+            assert await listed(runtime) == []
+
+    async def test_what_an_earlier_runtime_gave_a_time_of_its_own_is_found_at_the_first_look(self) -> None:
+        store = InMemoryStore(clock=lambda: 1_000 + anyio.current_time())
+        async with open_runtime(store) as runtime:
+            await runtime.memory("m").set_metadata(expires_after=600)
+        async with open_runtime(store) as runtime:
+            await anyio.sleep(599)
+            assert await listed(runtime) == ["m"]
+            await anyio.sleep(62)
+            assert await listed(runtime) == []
+
     async def test_an_interval_of_nothing_is_no_busy_loop(self) -> None:
         store = FaultStore(InMemoryStore(clock=anyio.current_time))
         store.fail_before(None, on="expired")
-        async with open_runtime(store, sweep_interval=0):
+        async with open_runtime(store, sweep_interval=0, expires_after=3_600):
             await anyio.sleep(10)
         assert 100 <= store.calls["expired"] <= 201
 
