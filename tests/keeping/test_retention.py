@@ -664,3 +664,17 @@ class TestFailures:
             assert (await log_of(memory))[-1] == 100
             await sweep(runtime)
             assert await both(runtime, memory) == ["q49", "a49", "q50", "a50"]
+
+
+class TestWhatIsLeftBeforeTheCut:
+    async def test_a_system_message_kept_right_before_the_cut_and_replaced_since_is_no_damage(
+        self, kind: str, tmp_path: Path
+    ) -> None:
+        async with opened(store_of(kind, tmp_path, Clock()), history=RetentionPolicy(max_messages=2)) as runtime:
+            memory = runtime.memory("m")
+            for said in (user("1"), {"role": "system", "content": "A"}, user("2"), user("3")):
+                await memory.add(said)
+            await sweep(runtime)
+            await memory.add({"role": "system", "content": "B"})
+            assert unload(runtime, "m")
+            assert await texts(memory) == ["2", "3", "B"]
