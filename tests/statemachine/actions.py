@@ -109,13 +109,13 @@ class Actions(Driver):
 
     # Other things
 
-    async def unload(self) -> None:
-        """Unload the memory if it may be; whatever is read afterwards comes from the store."""
+    async def unload(self, window: Window) -> None:
+        """Unload the memory if it may be; what is read afterwards comes from the store: first what a window needs."""
         unloaded = unload(self.runtime, "m")
         self.story.append(f"unload {unloaded}")
         if self.kept_out or self.state.held:
             assert not unloaded
-        await self.look()
+        await self.read(window)
 
     async def renew(self, disturbance: Disturbance) -> None:
         """Let it be time to renew the open turn's lease."""
@@ -134,6 +134,9 @@ class Actions(Driver):
     async def read(self, window: Window) -> None:
         """Look at it through a window, also within the turn."""
         self.story.append(f"read in {window}")
-        self.compare(self.state, await self.memory(window).messages(), window)
+        try:
+            self.compare(self.state, await self.memory(window).messages(), window)
+        except AssertionError as failure:
+            raise AssertionError(self.report(failure)) from None
         await self.look_within(self.state, window)
         await self.look()

@@ -17,7 +17,7 @@ class Seen:
     """What a compaction is about to replace: the messages up to an entry, with the results that their calls have."""
 
     epoch: int
-    ids: tuple[str, ...]
+    said: tuple[str, ...]
     to: int
 
 
@@ -35,11 +35,11 @@ def compact(state: State, seen: Iterable[Seen], batch: Batch) -> list[Path]:
 
 
 def _compact(state: State, seen: Seen, batch: Batch) -> list[Path]:
-    if _prefix(state, seen.to) != seen.ids or state.epoch != seen.epoch:
+    if _prefix(state, seen.to) != seen.said or state.epoch != seen.epoch:
         return refused(state, CompactionAbandonedError)
-    log = state.log
+    log = [said for said in state.log if said is state.older or entry_of(said) <= seen.to]
     at = current_system(log)
-    older = log[at] if at is not None and (log[at] is state.older or entry_of(log[at]) <= seen.to) else None
+    older = None if at is None else log[at]
     then = state.next(
         "compact",
         batch,
@@ -47,13 +47,16 @@ def _compact(state: State, seen: Seen, batch: Batch) -> list[Path]:
         summary=place(batch, state.n + 1),
         older=older,
         epoch=state.epoch + 1,
-    )
+        base=state.n + 1,
+        first=seen.to + 1,
+        cut=0,
+    ).note(older)
     return [Path((state, then), Answer(then.stamp, len(batch)))]
 
 
 def _prefix(state: State, to: int) -> tuple[str, ...]:
     results = [state.said[result] for result, call in pair(state.said).items() if entry_of(state.said[call]) <= to]
-    return tuple(said.id for said in (*state.said, *results) if said in results or entry_of(said) <= to)
+    return tuple(repr(said) for said in (*state.said, *results) if said in results or entry_of(said) <= to)
 
 
 def look_back(state: State, keep: Window, when: Window | None = None) -> tuple[Seen, Shown] | None:

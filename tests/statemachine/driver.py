@@ -21,6 +21,7 @@ from turnkeeper import (
     ChatMemory,
     Messages,
     Receipt,
+    Removed,
     StoreUnavailableError,
     Turn,
     TurnConflictError,
@@ -40,6 +41,7 @@ class Driver(Lifetime):
         passed: the states that it may have been in since it was looked at.
         story: what has happened, for who reads a failure.
         clean: nothing went wrong in this step.
+        seen: what was written from the look before to the last one.
     """
 
     def __init__(self, make_store: Callable[[], Witness], **options: Any) -> None:
@@ -50,6 +52,7 @@ class Driver(Lifetime):
         self.turns: list[Turn] = []
         self.versions = Versions()
         self.clean = True
+        self.seen: Entries = ()
         self._waiting: dict[int, Operation] = {}
         self._numbers = 0
 
@@ -226,7 +229,10 @@ class Driver(Lifetime):
         if wanted.error is not None:
             return False
         if wanted.stamp is not None:
-            fits = isinstance(result, Receipt) and result.count == wanted.count
+            if isinstance(result, Removed):
+                fits = labels(result.messages) == list(wanted.value)
+            else:
+                fits = isinstance(result, Receipt) and result.count == wanted.count
             return fits and self.versions.agrees(result.version, wanted.stamp)
         if isinstance(wanted.value, bool) and self.shared and state.n == 0:
             return True  # there may be a row, for the lease of a turn
@@ -245,6 +251,7 @@ class Driver(Lifetime):
         with anyio.fail_after(PATIENCE):
             seen = await self.memory(ALL).messages()
             stats = await self.memory(ALL).stats()
+            known = await self.memory(ALL).metadata()
         assert stats.version == seen.version or stats.version.n == seen.version.n == 0, self.story
         written = tuple(self.store.written)
         open_now = self._open_now()
@@ -255,6 +262,7 @@ class Driver(Lifetime):
                 assert open_now == (state.turn and state.turn.turn), open_now
                 assert written == state.written, written
                 assert stats.message_count == state.count, stats
+                assert (known.title, known.revision) == (state.title, state.revision), known
                 self.compare(state, seen, ALL)
                 await self.look_within(state, ALL)
             except (AssertionError, TurnConflictError) as failure:
@@ -263,6 +271,7 @@ class Driver(Lifetime):
                 left.append(replace(state, written=()))
         assert left, "\n".join([*self.story, "none of these states:", *failures])
         self.store.written.clear()
+        self.seen = written
         self.candidates = left
         self.versions.note(seen.version, self.state)
         assert not self.store.kept_out, "\n".join([*self.story, "a lease was not given back"])

@@ -23,9 +23,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from statemachine import writes
 from statemachine.choices import batches, disturbances, keys, summaries, windows_to_read, windows_to_write
 from statemachine.driver import ALL, brief
+from statemachine.logbook import Logbook
 from statemachine.operations import NONE, Disturbance
 from statemachine.states import Applied, Batch
-from statemachine.summaries import Summaries
 from statemachine.witness import Witness
 from stores.building import Clock
 from support.backends import OPTIONS
@@ -41,6 +41,7 @@ class Machine(RuleBasedStateMachine):
 
     backend = "asyncio"
     store = "memory"
+    prunes = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,12 +53,12 @@ class Machine(RuleBasedStateMachine):
         name, options = OPTIONS[self.backend]
         options = {**options, "debug": False} if "debug" in options else options  # debug mode takes ten times as long
         self._portal: BlockingPortal = self._stack.enter_context(start_blocking_portal(name, options))
-        self.driver: Summaries | None = None
+        self.driver: Logbook | None = None
 
     @initialize(by_policy=st.booleans())
     def begin(self, by_policy: bool) -> None:
         self.driver = self._portal.call(
-            partial(_made, Summaries, self._make_store, by_policy=by_policy, durability="relaxed")
+            partial(_made, Logbook, self._make_store, by_policy=by_policy, durability="relaxed")
         )
         self._kept: Future[None] = self._portal.start_task_soon(self.driver.keep)
         self._run(self.driver.start)
@@ -73,7 +74,7 @@ class Machine(RuleBasedStateMachine):
         return self._portal.call(partial(function, *arguments, **options))
 
     @property
-    def _it(self) -> Summaries:
+    def _it(self) -> Logbook:
         assert self.driver is not None
         return self.driver
 
@@ -123,13 +124,18 @@ class Machine(RuleBasedStateMachine):
             disturbance,
         )
 
-    @rule(disturbance=disturbances)
-    def clear(self, disturbance: Disturbance) -> None:
-        self._write("clear", lambda memory: memory.clear(), writes.clear, disturbance)
+    @rule(how=st.sampled_from(["clear", "delete", "erase"]), batch=batches, disturbance=disturbances)
+    def empty(self, how: str, batch: Batch, disturbance: Disturbance) -> None:
+        async def erase(memory: ChatMemory) -> bool:
+            return (await self._it.runtime.erase([memory.id])).count == 1
 
-    @rule(disturbance=disturbances)
-    def delete(self, disturbance: Disturbance) -> None:
-        self._write("delete", lambda memory: memory.delete(), writes.delete, disturbance)
+        if how == "clear":
+            self._write("clear", lambda memory: memory.clear(), writes.clear, disturbance)
+        elif how == "delete":
+            self._write("delete", lambda memory: memory.delete(), writes.delete, disturbance)
+        else:
+            self._write("erase", erase, writes.delete, disturbance)
+        self.add(batch)
 
     # Turns
 
@@ -201,11 +207,16 @@ class Machine(RuleBasedStateMachine):
         keep=st.integers(1, 5),
         how=st.sampled_from(["text", "text", "text", "replaced", "again", "fail", "empty", "cancel"]),
         batch=summaries,
+        whole=st.booleans(),
     )
-    def compact(self, keep: int, how: Any, batch: Batch) -> None:
+    def compact(self, keep: int, how: Any, batch: Batch, whole: bool) -> None:
         compaction = self._it.compaction
         if compaction is None or compaction.told.is_set() or how == "again":
+            if whole:
+                self.talk(batch)
             self._run(self._it.begin_compaction, keep)
+            if whole and (begun := self._it.compaction) is not None and not begun.told.is_set():
+                self._run(self._it.end_compaction, "text", batch)
         else:
             if how == "replaced":
                 self.set((user("other"), user("than before")))
@@ -213,9 +224,9 @@ class Machine(RuleBasedStateMachine):
 
     # Other things
 
-    @rule()
-    def unload(self) -> None:
-        self._run(self._it.unload)
+    @rule(window=windows_to_read)
+    def unload(self, window: Window) -> None:
+        self._run(self._it.unload, window if self.prunes else ALL)
 
     @rule(window=windows_to_read)
     def read(self, window: Window) -> None:

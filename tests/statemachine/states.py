@@ -70,7 +70,12 @@ class State:
         said: the messages, each named `"<entry>.<index>"`.
         summary: what stands for what was before them.
         older: the system message that stands before them.
-        epoch: rises when all that was said is replaced.
+        epoch: rises when all that was said is replaced, or the oldest of it is pruned.
+        base: number of the entry that starts the state.
+        first: number of the first entry that the state needs besides that one.
+        cut: number of the entry before which what was said was pruned.
+        noted: later entries that say what the current system message is, by its id.
+        title: the metadata's; `revision` is how often they were changed.
         turn: the open turn.
         over: the turns that ended otherwise than by being left, which they were told.
         held: who waits for its end, in order.
@@ -85,6 +90,12 @@ class State:
     summary: tuple[Said, ...] = ()
     older: Said | None = None
     epoch: int = 0
+    base: int = 0
+    first: int = 1
+    cut: int = 0
+    noted: tuple[tuple[str, int], ...] = ()
+    title: str | None = None
+    revision: int = 0
     turn: OpenTurn | None = None
     over: frozenset[int] = frozenset()
     held: tuple[int, ...] = ()
@@ -103,9 +114,23 @@ class State:
     @property
     def count(self) -> int:
         """How many messages there are, with those that stand for others."""
-        system = current_system(self.log)
-        older = self.older is not None and system == 0
-        return len(self.said) + len(self.summary) + older
+        return len(self.everything)
+
+    @property
+    def system(self) -> Said | None:
+        """The current system message."""
+        at = current_system(self.log)
+        return None if at is None else self.log[at]
+
+    def note(self, system: Said | None) -> State:
+        """Note that the last entry says what a system message is."""
+        return self if system is None else replace(self, noted=(*self.noted, (system.id, self.n)))
+
+    @property
+    def everything(self) -> list[Said]:
+        """All messages: the system message that stands before them, the summary, the rest."""
+        older = [] if self.older is None else [self.older]
+        return [*older, *self.summary, *self.said]
 
     def find(self, key: str | None) -> Used | None:
         return dict(self.used).get(key) if key is not None else None
@@ -124,7 +149,7 @@ class State:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a caller gets: a receipt, any other value, or an error of a type."""
+    """What a caller gets: a receipt, what was removed (with its ids), any other value, or an error of a type."""
 
     stamp: Stamp | None = None
     count: int = 0

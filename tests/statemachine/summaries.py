@@ -154,6 +154,8 @@ class Summaries(Actions):
             call = partial(ours, name, summarizer, keep, when, timeout)
             if when is None:
                 return await call()
+            if name.id != "m":
+                return None  # forks are only looked at
             compaction = self._begun = Compaction()
             operation = compaction.operation = Operation("compaction by the policy", call, unchanged)
             operation.started.set()

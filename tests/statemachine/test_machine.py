@@ -1,10 +1,11 @@
 """Promises 1 to 8 for one memory: whatever happens to it, it is what the model says, on every event loop and store.
 
 Adds, sets, clears, deletes, turns with every `on_busy` and both ways of committing, turns that last too long,
-compactions with changes in between, asked for and by the runtime's own policy, repeated requests, unloads and reopened
-runtimes; callers are cancelled anywhere, by a scope and natively, and the store fails before, after and without an
-answer. Nothing is half, what is resident is what is stored, what was committed is what was answered, and nobody waits
-for ever.
+compactions with changes in between, asked for and by the runtime's own policy, repeated requests, what was said taken
+back and changed, metadata, forks, retention, unloads and reopened runtimes; the history and past states are read and
+watched all the while. Callers are cancelled anywhere, by a scope and natively, and the store fails before, after and
+without an answer. Nothing is half, what is resident is what is stored, what was committed is what was answered, and
+nobody waits for ever.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from statemachine.machine import Machine
+from statemachine.logmachine import LogMachine
 from support.backends import OPTIONS
 from support.stores import STORES
-from turnkeeper import committer, compaction, state
+from turnkeeper import committer, compaction, retention, state
 
 WITHOUT_EXPLAINING = tuple(phase for phase in Phase if phase is not Phase.explain)
 
 
 def run(backend: str, store: str, examples: int, steps: int, phases: Sequence[Phase] = WITHOUT_EXPLAINING) -> None:
     """Run the machine; for a deep run by hand, hundreds of examples of 50 steps with `[Phase.generate]` alone."""
-    kind = type("Machine", (Machine,), {"backend": backend, "store": store})
+    kind = type("Machine", (LogMachine,), {"backend": backend, "store": store})
     run_state_machine_as_test(
         kind,
         settings=settings(
@@ -50,6 +51,7 @@ def without_waiting(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(compaction, "_FIRST_BACKOFF", 0.0)
     patch.setattr(committer, "_FEWEST", 1)
     patch.setattr(state, "_SLACK", 0)
+    patch.setattr(retention, "_SHARE", 0)
 
 
 @pytest.mark.parametrize("store", ["threaded", *STORES])

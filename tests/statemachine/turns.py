@@ -34,7 +34,8 @@ def with_ended(state: State) -> list[State]:
 
 
 def undo(state: State, to: int) -> State:
-    return state.next("undo", said=tuple(said for said in state.said if entry_of(said) <= to))
+    then = state.next("undo", said=tuple(said for said in state.said if entry_of(said) <= to))
+    return then if then.system == state.system else then.note(then.system)
 
 
 def open_turn(

@@ -37,7 +37,7 @@ class Witness(FaultStore):
         def commit() -> list[Outcome]:
             outcomes = self.wrapped.commit(slices, receipt_ttl=receipt_ttl)
             for slice_, outcome in zip(slices, outcomes, strict=True):
-                if isinstance(outcome, Committed):
+                if isinstance(outcome, Committed) and slice_.name.id == "m":
                     self._note(slice_)
                 elif isinstance(outcome, Held):
                     self.kept_out += not self.doubtful

@@ -46,7 +46,7 @@ def set_(state: State, batch: Batch, window: Window, key: str | None, fits: Call
         return _replayed(state, used, content)
     if not fits(state):
         return refused(state, ConflictError)
-    then = state.next("set", batch, said=place(batch, state.n + 1), **_nothing(state))
+    then = state.next("set", batch, said=place(batch, state.n + 1), **_nothing(state, state.n + 1))
     then = then.use(key, content, len(batch))
     return _judged(state, then, [], batch, window)
 
@@ -54,20 +54,28 @@ def set_(state: State, batch: Batch, window: Window, key: str | None, fits: Call
 def clear(state: State) -> list[Path]:
     if not state.count:
         return [Path((state,), Answer(state.stamp, 0))]
-    then = state.next("clear", said=(), **_nothing(state))
+    then = state.next("clear", said=(), **_nothing(state, state.n + 1))
     return [Path((state, then), Answer(then.stamp, 0))]
 
 
 def delete(state: State) -> list[Path]:
-    if state.row is None:
+    if state.row is None and not state.revision:
         return [Path((state,), Answer(value=False))]
-    then = replace(state, row=None, n=0, said=(), written=(*state.written, ("delete", ())), **_nothing(state))
+    then = replace(state, row=None, n=0, said=(), written=(*state.written, ("delete", ())), title=None, revision=0)
+    then = replace(then, **_nothing(state, 0))
     return [Path((state, then), Answer(value=True))]
 
 
-def _nothing(state: State) -> dict[str, Any]:
-    """Say what is left of what stood before all messages once these are replaced."""
-    return {"summary": (), "older": None, "epoch": state.epoch + 1}
+def set_metadata(state: State, title: str, revision: int | None) -> list[Path]:
+    if revision not in (None, state.revision):
+        return refused(state, ConflictError)
+    then = replace(state, title=title, revision=state.revision + 1)
+    return [Path((state, then), Answer(value=(title, then.revision)))]
+
+
+def _nothing(state: State, n: int) -> dict[str, Any]:
+    """Say what is left of what stood before all messages once entry `n` replaces these."""
+    return {"summary": (), "older": None, "epoch": state.epoch + 1, "base": n, "first": max(n, 1), "cut": 0}
 
 
 def _content(op: str, batch: Batch) -> tuple[Any, ...]:
