@@ -19,7 +19,18 @@ from turnkeeper.config import Settings
 from turnkeeper.errors import MemoryCorruptError, StoreError, StoreUnavailableError, TurnkeeperError, fresh
 from turnkeeper.folding import fold
 from turnkeeper.lane import Lane, LaneTimeoutError
-from turnkeeper.log import Loaded, LoadQuery, NotCommitted, Outcome, Rejected, Slice, StoredReceipt, Unknown, Version
+from turnkeeper.log import (
+    Head,
+    Loaded,
+    LoadQuery,
+    NotCommitted,
+    Outcome,
+    Rejected,
+    Slice,
+    StoredReceipt,
+    Unknown,
+    Version,
+)
 from turnkeeper.names import MemoryName
 from turnkeeper.state import Log
 from turnkeeper.stores import Store
@@ -51,12 +62,14 @@ _MOST: Final = 16_384
 class Fetch(msgspec.Struct, frozen=True, gc=False):
     """Which memory to read: what follows `known`, or else the newest part, as far back as `reach` needs it.
 
-    Without a reach its end is enough.
+    Without a reach its end is enough. What is known may hold the system message of an entry before the state, `before`;
+    when that is pruned, what is known is no use any more.
     """
 
     name: MemoryName
     known: Version | None = None
     reach: Reach | None = None
+    before: int = 0
 
 
 class Fetched(msgspec.Struct, frozen=True, gc=False):
@@ -401,12 +414,22 @@ def _first_try(reach: Reach | None) -> int:
 def _reached(store: Store, fetch: Fetch, loaded: Loaded) -> Fetched:
     """Fold what was loaded, and load more until it holds what the window shows."""
     newest = _first_try(fetch.reach)
+    if loaded.continues and loaded.head is not None and _lacks(store, loaded.head, fetch.before):
+        loaded = _load(store, [LoadQuery(fetch.name, None, newest)])[0]
     while True:
         fetched = _fetched(store, loaded, fetch.name)
         if not isinstance(fetched.log, Log) or fetch.reach is None or fetched.log.covers(*fetch.reach):
             return fetched
         newest *= 4
         loaded = _load(store, [LoadQuery(fetch.name, None, newest)])[0]
+
+
+def _lacks(store: Store, head: Head, before: int) -> bool:
+    """Tell whether an entry was pruned because its system message is current no more."""
+    if before in (0, head.system):
+        return False
+    found = store.entries(head.mid, after=before - 1, before=before + 1, limit=1)
+    return not found
 
 
 def _fetched(store: Store, loaded: Loaded, name: MemoryName) -> Fetched:

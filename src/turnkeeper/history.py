@@ -157,6 +157,8 @@ def copied_entries(store: Store, name: MemoryName, at: Version | None) -> tuple[
         raise _never(name, head, last)
     if (kept := first_kept(store, head.mid)) > 1:
         raise _pruned(name, kept)
+    if last >= head.base > 1 and (start := _entry(store, head.mid, head.base)) and start.op not in STARTING:
+        raise _pruned(name, head.base)  # though it is there: the one entry before has the system message
     entries: list[Entry] = []
     while len(entries) < last:
         found = store.entries(head.mid, after=len(entries), before=last + 1, limit=_CHUNK)

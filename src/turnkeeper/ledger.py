@@ -109,7 +109,8 @@ class Ledger(ABC):
 
     async def _fetch(self, known: Version | None, reach: Reach | None) -> StoreError | None:
         try:
-            fetched = await self._services.reader.load(Fetch(self.name, known, reach))
+            before = self._log.before if known is not None and self._log is not None else 0
+            fetched = await self._services.reader.load(Fetch(self.name, known, reach, before))
         except StoreError as error:
             self._log = None
             return error

@@ -352,7 +352,8 @@ def _prune(log: Log, request: Request, plan: Plan) -> int:
     if leaves <= 0 and base == log.base:
         return kept
     plan.prune = prune
-    plan.base = base if base != log.base else 0  # otherwise the state stays as it is
+    if base != log.base or base == log.first:  # otherwise the state stays as it is, a compaction's
+        plan.base = base
     plan.writers.append(request)
     return prune
 

@@ -132,6 +132,13 @@ class Log:
         system = self.transcript.system
         return 0 if system is None else self.entry_of(system)
 
+    @property
+    def before(self) -> int:
+        """Number of the entry before the state from which a system message is held, 0 without one."""
+        system = self.transcript.system_before
+        number = 0 if system is None else self.entry_of(system)
+        return number if number < self.first else 0
+
     def entry_of(self, system: Message) -> int:
         """Return the number of the entry that has what a system message says now."""
         return self._edited.get(place_of(system)) or version_of(system)

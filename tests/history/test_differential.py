@@ -135,11 +135,10 @@ class World:
             if plan.base:
                 story = self.story
                 self.log.prune(plan.base)
-                before = self.log.transcript.system_before
-                if (
-                    plan.base >= story.base
-                ):  # also the same one: what is older goes again, a system message that was replaced too
+                if plan.base >= story.base:  # also the same one: a system message that was replaced goes then
                     self.story = story.prune(plan.base)
+                log = self.log if self.log.complete else self.load(EVERYTHING, None)
+                before = log.transcript.system_before
                 if before is not None and self.story.before is None:  # a later entry has it as well
                     assert before.id == getattr(story.system_before(plan.base), "id", None)
                     self.story = replace(self.story, before=story.system_before(plan.base))
@@ -261,6 +260,10 @@ class World:
             return
         old = picture(self.log)
         story = self.past[version] if version < self.story.n else self.story
+        if whole and story.pruned:
+            return  # what did not show any more may be there still, and is copied as well
+        if version < self.story.n and story.first < self.floor:
+            return  # its older part is gone; what is left is compared elsewhere
         self.name, self.log, self.follower, self.floor = name, Log(), Log(), 1
         self.past = self.past[:version] if whole else [Story()]
         self.story = story if whole else story.fork()
@@ -395,8 +398,8 @@ class World:
 
     def follow(self) -> None:
         """Read what was committed since, as another process does."""
-        (loaded,) = self.store.load([LoadQuery(self.name, self.follower.version, 2)])
-        fetched = committer._fetched(self.store, loaded, self.name)
+        fetch = committer.Fetch(self.name, self.follower.version, None, self.follower.before)
+        (fetched,) = committer._read(self.store, [fetch])
         log = fetched.log if fetched.log is not None else extend(self.follower, fetched.loaded, self.name)
         assert isinstance(log, Log), log
         self.follower = log
@@ -412,13 +415,17 @@ class World:
                 assert 0 < n < self.story.n, "what is now can be read"
                 assert story.first < self.floor, "nothing of it was pruned"
                 continue
+            if story.pruned and first_kept(self.store, self.log.mid) < self.floor:
+                continue  # the entry that had to stay is read as well, as if nothing had been pruned
             if n < self.floor or story.first >= self.floor:
                 self.check(log, story)
             else:  # the older part of it is gone
                 held, wanted = log.transcript.system, story.system
                 assert (held and held.id, held and held.to_dict()) == (wanted and wanted.id, wanted and wanted.fields)
                 left = [each.id for each in story.everything if version_of(each) >= self.floor or each is story.system]
-                assert [label for label, _ in said(log)] in (left, [each.id for each in story.everything])
+                before = story.system_before(self.floor)  # a later entry may have it as well
+                led = [before.id, *left] if before is not None and before.id not in left else left
+                assert [label for label, _ in said(log)] in (left, led, [each.id for each in story.everything])
 
 
 def compare(store: Store, several: Sequence[Window], steps: Sequence[Step]) -> None:
@@ -448,3 +455,34 @@ def test_and_so_it_is_in_sqlite(several: Sequence[Window], steps: Sequence[Step]
             compare(store, several, steps)
         finally:
             store.close()
+
+
+_LED = [("add", [answer(""), system("s")]), ("add", [answer("a")]), ("retain", 1)]
+"""A state that a system message leads from the entry before it, which had to stay."""
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [("edit_system", 0, system("t"))],
+        [("add", [system("t")]), ("pop",)],
+        [("add", [system("t")]), ("retain", 1)],
+        [("fork", True, 1), ("set", [answer("b")])],
+    ],
+)
+def test_a_system_message_from_before_the_state_is_replaced(tmp_path: Path, steps: list[Step]) -> None:
+    store = SQLiteStore(tmp_path / "chats.db")
+    store.open(durability="relaxed")
+    try:
+        compare(store, [], [*_LED, *steps])
+    finally:
+        store.close()
+    compare(InMemoryStore(), [], [*_LED, *steps])
+
+
+def test_what_shows_no_more_is_not_copied_though_its_entry_had_to_stay() -> None:
+    world = World(InMemoryStore(), [])
+    for step in _LED:
+        world.run(step)
+    with pytest.raises(HistoryPrunedError):
+        copied_entries(world.store, world.name, None)
