@@ -84,18 +84,10 @@ def load(connection: sqlite3.Connection, query: LoadQuery) -> Loaded:
     system = _entry(connection, head.mid, head.system) if 0 < head.system < first else None
     older = False
     if first == base > 1 and (start is None or start.op not in STARTING):
-        before = _entry(connection, head.mid, base - 1)
-        older = before is not None and not (
-            base - 1 == head.system or (_may_be_left(before) and _entry(connection, head.mid, base - 2) is None)
-        )
+        older = _entry(connection, head.mid, base - 1) is not None and base - 1 != head.system
     if start is not None and (start.version >= first or start.op not in (COMPACT, FORK)):
         start = None  # it is among them, or has nothing to show besides
     return Loaded(head, 0 if first == base else first - 1, entries, system, older=older, start=start)
-
-
-def _may_be_left(entry: StoredEntry) -> bool:
-    """Tell whether pruning may have left an entry, alone, for a system message that another has replaced since."""
-    return b"system" in entry.payload or b"developer" in entry.payload
 
 
 def _entry(connection: sqlite3.Connection, mid: int, version: int) -> StoredEntry | None:
