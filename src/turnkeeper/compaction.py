@@ -201,7 +201,8 @@ class Compactor:
             hanging = f"summarisers that were given up still run in all max_compactions={self._at_once} threads"
             raise _failure(name, hanging)
         lane = Lane("turnkeeper summary")
-        job = lane.post(partial(copy_context().run, _off_the_loop, call))
+        context = copy_context()
+        job = lane.post(lambda: context.run(_off_the_loop, call))
         lane.stop()
         self._threads.add(job)
         try:

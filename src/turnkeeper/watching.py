@@ -50,9 +50,9 @@ class Signal:
     def __init__(self, make_event: Callable[[], anyio.Event]) -> None:
         self._make_event = make_event
         self._event: anyio.Event | None = None
-        self.count = 0
+        self.count: int = 0
         self.places: list[Version] = []
-        self.users = 0
+        self.users: int = 0
 
     def give(self) -> None:
         """Wake all that wait."""
@@ -83,7 +83,7 @@ class Feed:
     def __init__(self, namespace: str | None, prefix: str, signal: Signal) -> None:
         self._namespace = namespace
         self._prefix = prefix
-        self.signal = signal
+        self.signal: Signal = signal
         self.pending: dict[MemoryName, Version] = {}
 
     def matches(self, name: MemoryName) -> bool:
@@ -118,7 +118,7 @@ class Watching:
         # What was told here needn't be told again when the poll finds it: since the last poll, and in the one before.
         self._told: tuple[dict[MemoryName, Version], dict[MemoryName, Version]] = {}, {}
         self._polling = False
-        self.closed = False
+        self.closed: bool = False
         self._stop = Signal(services.make_event)  # the poll has nothing to do any more
 
     @property

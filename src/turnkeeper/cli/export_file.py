@@ -133,8 +133,8 @@ class Target:
         Raises:
             Stop: FILE is there, or was begun by another command, or is being written, or was changed.
         """
-        self.path = path
-        self.part = path.with_name(path.name + ".part")
+        self.path: Path = path
+        self.part: Path = path.with_name(path.name + ".part")
         self._state = path.with_name(path.name + ".part.state")
         self._what = what
         self.progress: Progress = Progress()

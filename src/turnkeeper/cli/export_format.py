@@ -128,7 +128,7 @@ class LineWriter:
     """
 
     def __init__(self, memory: bytes) -> None:
-        self.count = 0
+        self.count: int = 0
         self._digest = hashlib.sha256()
         self._parts = [_MEMORY + memory + b',"entries":[']
         self._size = self._held = 0
