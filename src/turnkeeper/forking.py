@@ -13,7 +13,7 @@ from turnkeeper.requests import RESTORE, Request
 from turnkeeper.revising import Revision, stale
 from turnkeeper.state import Log
 
-__all__ = ["Copied", "Copy", "Fork", "fork", "fork_off", "parent_of", "restore", "restore_request"]
+__all__ = ["Copied", "Copy", "Fork", "fork", "fork_off", "parent_of", "restore", "restore_request", "taken"]
 
 
 class Fork(msgspec.Struct, frozen=True, gc=False):
@@ -56,10 +56,7 @@ class Copy(msgspec.Struct, frozen=True, gc=False):
 def fork(log: Log, request: Request, name: MemoryName) -> Revision | Copy | MemoryExistsError:
     """Start a new memory; about: the details of its entry, or a whole log: a `Copied`, or just the entries."""
     if log.n:
-        return MemoryExistsError(
-            f"memory {name.id!r} (namespace {name.namespace!r}) exists, and a fork makes a new one; choose another id, "
-            "or delete that one first"
-        )
+        return taken(name)
     if not isinstance(request.about, Details):
         entries: tuple[Entry, ...] = request.about.entries if isinstance(request.about, Copied) else request.about
         for entry in entries:
@@ -68,6 +65,14 @@ def fork(log: Log, request: Request, name: MemoryName) -> Revision | Copy | Memo
     details = request.about
     log.fork(request.messages, details.leads, details.summary)
     return Revision(FORK, details, request.messages, Receipt(log.version, len(request.messages)))
+
+
+def taken(name: MemoryName) -> MemoryExistsError:
+    """Make the error of a fork whose name is in use."""
+    return MemoryExistsError(
+        f"memory {name.id!r} (namespace {name.namespace!r}) exists, and a fork makes a new one; choose another id, "
+        "or delete that one first"
+    )
 
 
 def parent_of(request: Request) -> tuple[str, str, str] | None:

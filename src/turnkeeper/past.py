@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from turnkeeper.errors import MemoryExistsError
-from turnkeeper.forking import Copied, Fork, fork_off
+from turnkeeper.forking import Copied, Fork, fork_off, taken
 from turnkeeper.history import check_version, copied_entries, log_at
 from turnkeeper.log import FORK, Details, Version
 from turnkeeper.messages import restore_message
@@ -34,6 +34,9 @@ async def write_fork(core: RuntimeCore, name: MemoryName, new: MemoryName, at: V
 
     Cancelled before the new memory's actor takes it, nothing has changed; afterwards it is made.
     """
+    there: Metadata = await core.submit(new, Request(DESCRIBE))
+    if there.version.n:
+        raise taken(new)  # before anything is changed; who comes between is told further down
     request = await _fork_request(core, name, at, history)
     kin = new.id, new.namespace
     known: Metadata = await core.submit(name, Request(DESCRIBE))

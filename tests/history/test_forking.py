@@ -261,3 +261,14 @@ def test_blocking_twin(store_url: str) -> None:
         assert (fork.id, fork.namespace, [message.text for message in fork.messages()]) == ("f", "n", ["1"])
         with pytest.raises(MemoryExistsError):
             memory.fork("f", namespace="n")
+
+
+async def test_a_fork_that_is_refused_changes_nothing_not_even_the_parent_s_revision(runtime: Runtime) -> None:
+    parent = runtime.memory("parent")
+    await parent.add(user("1"))
+    await runtime.memory("taken").add(user("2"))
+    before = await parent.metadata()
+    for name in ("taken", "parent"):
+        with pytest.raises(MemoryExistsError):
+            await parent.fork(name)
+    assert await parent.metadata() == before
