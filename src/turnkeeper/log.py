@@ -175,6 +175,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         key: idempotency key and content digest, or None.
         details: what it says besides; None: nothing.
         turn_id: the turn it belongs to; empty: none.
+        sealed: the payload to be stored, where something else than the plain one is; empty: the plain one.
     """
 
     op: str
@@ -183,6 +184,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     key: Key | None = None
     details: Details | None = None
     turn_id: bytes = b""
+    sealed: bytes = b""
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
@@ -433,6 +435,8 @@ def message_count(entry: StoredEntry) -> int:
 
 def encode_payload(entry: Entry) -> bytes:
     """Return an entry's payload: a JSON object, so that each kind of entry can say what it needs."""
+    if entry.sealed:
+        return entry.sealed
     messages = b",".join([message.raw for message in entry.messages])
     if entry.details is None:
         return b'{"messages":[%b]}' % messages

@@ -14,7 +14,7 @@ from turnkeeper.events import NOTHING, read_heads
 from turnkeeper.log import Committed, Conflict, Outcome, Slice, Unknown, Version
 from turnkeeper.names import MemoryName
 from turnkeeper.services import Services
-from turnkeeper.stores import Changes, Store
+from turnkeeper.stores import Changes, Cursor, Store
 
 __all__ = ["Feed", "Signal", "Watching"]
 
@@ -113,7 +113,7 @@ class Watching:
         self._spawn = spawn
         self._signals: dict[MemoryName, Signal] = {}
         self._feeds: list[Feed] = []
-        self._cursor: int | None = None
+        self._cursor: Cursor | None = None
         self._doubted: dict[MemoryName, Version] = {}
         # What was told here needn't be told again when the poll finds it: since the last poll, and in the one before.
         self._told: tuple[dict[MemoryName, Version], dict[MemoryName, Version]] = {}, {}
@@ -154,8 +154,9 @@ class Watching:
         try:
             if self._services.shared and self._cursor is None:
                 now = await self._services.reader.run(partial(_changes, after=None))
-                if not self.closed:
-                    self._cursor = max(now.cursor, self._cursor or 0)
+                # Where another feed began meanwhile, its place stays: this feed gets what is behind that as well.
+                if not self.closed and self._cursor is None:
+                    self._cursor = now.cursor
         except BaseException:
             self.leave_feed(feed)
             raise
@@ -290,7 +291,7 @@ class Watching:
             self._doubted[name] = version
             self._tell(name, version)
 
-    async def _look_for_changes(self, cursor: int) -> None:
+    async def _look_for_changes(self, cursor: Cursor) -> None:
         for _ in range(_PARTS_AT_ONCE):
             found = await self._services.reader.run(partial(_changes, after=cursor))
             if self._cursor is None or found.cursor == cursor:
@@ -300,10 +301,10 @@ class Watching:
                 if not any(told.get(name, NOTHING) >= version for told in self._told):
                     for feed in self._feeds:
                         feed.put(name, max(version, feed.pending.get(name, version)))
-            self._cursor = max(cursor, self._cursor)
+            self._cursor = cursor
         if self._cursor is not None:
             self._told = {}, self._told[0]
 
 
-def _changes(store: Store, after: int | None) -> Changes:
+def _changes(store: Store, after: Cursor | None) -> Changes:
     return store.changes(after, _CHANGES_AT_ONCE)

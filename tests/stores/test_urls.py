@@ -80,7 +80,7 @@ WRONG = [
     ("", "unknown store scheme"),
     ("chats.db", "unknown store scheme"),
     ("/var/lib/chats.db", "unknown store scheme"),
-    ("postgres://localhost/db", "unknown store scheme 'postgres'; known are memory:, sqlite:///"),
+    ("mysql://localhost/db", "unknown store scheme 'mysql'; known are memory:, sqlite:///"),
     ("http://localhost/", "unknown store scheme 'http'"),
     ("sqlite:", "three slashes"),
     ("sqlite:chats.db", "three slashes"),

@@ -20,7 +20,7 @@ from turnkeeper.log import (
     encode_payload,
 )
 from turnkeeper.names import MemoryName
-from turnkeeper.stores.base import Changes, Found, Listed, SearchQuery, Store
+from turnkeeper.stores.base import Changes, Cursor, Found, KeptReceipt, Listed, SearchQuery, Store, Transfer
 from turnkeeper.stores.in_memory import InMemoryStore
 from turnkeeper.stores.sqlite import SQLiteStore
 from turnkeeper.stores.urls import store_from_url
@@ -29,11 +29,13 @@ __all__ = [
     "Changes",
     "Committed",
     "Conflict",
+    "Cursor",
     "Duplicate",
     "Entry",
     "Found",
     "Head",
     "InMemoryStore",
+    "KeptReceipt",
     "Key",
     "Listed",
     "LoadQuery",
@@ -49,6 +51,7 @@ __all__ = [
     "Store",
     "StoredEntry",
     "StoredReceipt",
+    "Transfer",
     "Unknown",
     "encode_payload",
     "store_from_url",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import msgspec
 
@@ -18,7 +18,10 @@ from turnkeeper.errors import StoreError
 from turnkeeper.log import Head, Loaded, LoadQuery, Outcome, Slice, StoredEntry, StoredReceipt, Version
 from turnkeeper.names import MemoryName
 
-__all__ = ["Changes", "Found", "Listed", "SearchQuery", "Store"]
+__all__ = ["Changes", "Cursor", "Found", "KeptReceipt", "Listed", "SearchQuery", "Store", "Transfer"]
+
+Cursor: TypeAlias = int | str
+"""A place in the order of all changes; only the store that made it can tell which one. Places are compared by ==."""
 
 
 class Listed(msgspec.Struct, frozen=True, gc=False):
@@ -31,8 +34,48 @@ class Listed(msgspec.Struct, frozen=True, gc=False):
 class Changes(msgspec.Struct, frozen=True, gc=False):
     """Which memories got entries: each one's name and the version of its newest entry in this part of the order."""
 
-    cursor: int
+    cursor: Cursor
     changed: tuple[tuple[MemoryName, Version], ...]
+
+
+class KeptReceipt(msgspec.Struct, frozen=True, gc=False):
+    """A receipt as it lies in the store.
+
+    Attributes:
+        key: the idempotency key.
+        digest: SHA-256 of what it was used for.
+        version: what it led to; with `mid` 0: a version of an earlier memory of that name.
+        count: how many messages the request wrote.
+        expires_at: microseconds since the epoch.
+    """
+
+    key: str
+    digest: bytes
+    version: Version
+    count: int
+    expires_at: int
+
+
+class Transfer(msgspec.Struct, frozen=True, gc=False):
+    """A part of a memory as it lies in another store, on its way into this one.
+
+    Attributes:
+        name: the memory.
+        mid: its row in this store; 0 creates it.
+        expected: the version number it must be at here.
+        head: what its row is to say, but for `mid`. Where entries or receipts are still to come, `version` is that of
+            the last entry in this part.
+        entries: in order of version, all behind `expected`; numbers may be missing, where entries were pruned.
+        receipts: in any order; those that are there are replaced. Their `mid` is 0, or any other number for the row
+            that this goes to.
+    """
+
+    name: MemoryName
+    mid: int
+    expected: int
+    head: Head
+    entries: tuple[StoredEntry, ...]
+    receipts: tuple[KeptReceipt, ...] = ()
 
 
 class SearchQuery(msgspec.Struct, frozen=True, gc=False):
@@ -89,6 +132,9 @@ class Store(ABC):
     shared: bool = False
     """Other processes may write: reads of a resident memory have to check the head first."""
 
+    announces: bool = False
+    """Other processes can be told of changes: `announce` and `listen` work."""
+
     @abstractmethod
     def open(self, *, durability: str) -> None:
         """Connect, migrate and lock, before any other call; from the writing thread.
@@ -124,7 +170,11 @@ class Store(ABC):
 
     @abstractmethod
     def settle(self, slices: Sequence[Slice]) -> list[Outcome | None]:
-        """Tell for each slice whether it was committed, by its entry ids: `Committed`, or None when it was not."""
+        """Tell for each slice whether it was committed, by its entry ids: `Committed`, or None when it was not.
+
+        After a commit that raised this is final: what is told to be not committed must not land any more. A store
+        behind a network has to see to it that nothing of a lost connection is still under way.
+        """
 
     @abstractmethod
     def load(self, queries: Sequence[LoadQuery]) -> list[Loaded]:
@@ -161,7 +211,7 @@ class Store(ABC):
         """Return up to `limit` memories whose `expires_at` is over by the store's clock, the oldest first."""
         return []
 
-    def changes(self, after: int | None, limit: int) -> Changes:
+    def changes(self, after: Cursor | None, limit: int) -> Changes:
         """Read which memories got entries, in the order in which the store took them; only a `shared` store needs it.
 
         Each change is told at least once; a memory that was deleted since may be missing.
@@ -172,9 +222,42 @@ class Store(ABC):
         """
         raise NotImplementedError
 
+    def announce(self) -> None:
+        """Tell all who listen in other processes that something was committed.
+
+        From a thread of its own, on a connection of its own, beside every other call. A notice may get lost: who
+        waits for one looks into the store now and then all the same.
+        """
+        raise NotImplementedError
+
+    def listen(self, timeout: float) -> bool:
+        """Wait until another store object announces something; from a thread of its own, on a connection of its own.
+
+        The first call begins to listen, and so does each one after a failure: as notices may have been missed, it
+        returns True at once. `close` may be called meanwhile; then it returns soon.
+
+        Args:
+            timeout: seconds to wait at most.
+
+        Returns:
+            Whether there was a notice. Those of this object itself don't count.
+        """
+        raise NotImplementedError
+
     def search(self, query: SearchQuery) -> list[Found]:
         """Find entries by their words, the newest first."""
         raise StoreError(f"{self.describe()} can't search; SQLite can, with '?search=true'")
+
+    def adopt(self, transfer: Transfer) -> Outcome:
+        """Write a part of a memory as it lies in another store, whole or not at all; from the writing thread.
+
+        Compares as `commit` does, leases included: `Committed`, `Conflict` or `Held`.
+        """
+        raise StoreError(f"{self.describe()} can't take in copies")
+
+    def receipts_of(self, name: MemoryName, *, after: str, limit: int) -> list[KeptReceipt]:
+        """Read a memory's receipts that have not expired, by key in byte order: up to `limit` behind `after`."""
+        raise StoreError(f"{self.describe()} can't list receipts")
 
     def scrub(self) -> str | None:
         """Make what was deleted unreadable in the store's files; from the writing thread.

@@ -18,7 +18,7 @@ from turnkeeper.stores import sqlite_reading as reading
 from turnkeeper.stores import sqlite_scrubbing as scrubbing
 from turnkeeper.stores import sqlite_search as searching
 from turnkeeper.stores import sqlite_writing as writing
-from turnkeeper.stores.base import Changes, Found, Listed, SearchQuery, Store
+from turnkeeper.stores.base import Changes, Cursor, Found, Listed, SearchQuery, Store
 from turnkeeper.stores.filelock import FileLock
 from turnkeeper.stores.filesystems import filesystem_of, is_network
 from turnkeeper.stores.sqlite_schema import check_format, migrate
@@ -298,7 +298,7 @@ class SQLiteStore(Store):
         with self._translating("expired"):
             return reading.expired(connection, self.now(), limit)
 
-    def changes(self, after: int | None, limit: int) -> Changes:
+    def changes(self, after: Cursor | None, limit: int) -> Changes:
         """Read which memories got entries along the entries' numbers."""
         connection = self._reading()
         with self._translating("changes"):

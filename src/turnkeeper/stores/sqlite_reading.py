@@ -22,7 +22,7 @@ from turnkeeper.log import (
 )
 from turnkeeper.names import MemoryName
 from turnkeeper.stores import sqlite_leases as leases
-from turnkeeper.stores.base import Changes, Listed
+from turnkeeper.stores.base import Changes, Cursor, Listed
 from turnkeeper.stores.ranges import end_of_prefix
 
 __all__ = ["changes", "expired", "list_names", "load", "page", "row_of", "settle"]
@@ -137,7 +137,7 @@ def expired(connection: sqlite3.Connection, now: int, limit: int) -> list[Memory
     return [MemoryName(*row) for row in connection.execute(_EXPIRED, (now, limit))]
 
 
-def changes(connection: sqlite3.Connection, after: int | None, limit: int) -> Changes:
+def changes(connection: sqlite3.Connection, after: Cursor | None, limit: int) -> Changes:
     """Read which memories got entries behind a place in the order of all entries; see `Store.changes`."""
     if after is None:
         return Changes(connection.execute(_LAST_CHANGE).fetchone()[0] or 0, ())

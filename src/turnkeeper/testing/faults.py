@@ -21,7 +21,7 @@ from typing import Any, Literal, Self, TypeVar
 from turnkeeper.errors import InvalidArgumentError, StoreUnavailableError
 from turnkeeper.log import Outcome, Slice, StoredEntry, StoredReceipt
 from turnkeeper.names import MemoryName
-from turnkeeper.stores import Changes, Listed, Loaded, LoadQuery, Store
+from turnkeeper.stores import Changes, Cursor, Listed, Loaded, LoadQuery, Store
 
 __all__ = ["Call", "FaultStore", "MakeError", "Stall", "When"]
 
@@ -195,7 +195,7 @@ class FaultStore(Store):
     def expired(self, limit: int) -> list[MemoryName]:  # noqa: D102
         return self._pass_on("expired", lambda: self.wrapped.expired(limit))
 
-    def changes(self, after: int | None, limit: int) -> Changes:  # noqa: D102
+    def changes(self, after: Cursor | None, limit: int) -> Changes:  # noqa: D102
         return self._pass_on("changes", lambda: self.wrapped.changes(after, limit))
 
     def scrub(self) -> str | None:  # noqa: D102
