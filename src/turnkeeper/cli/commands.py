@@ -11,6 +11,7 @@ from typing import Any, Final
 import click
 
 import turnkeeper
+from turnkeeper.cli.bench import bench
 from turnkeeper.cli.demo import demo
 from turnkeeper.cli.doctor import doctor
 from turnkeeper.cli.exporting import export
@@ -71,7 +72,7 @@ def cli() -> None:
     """
 
 
-for _command in (demo, doctor, export, import_, inspect, replay, replay_check):
+for _command in (bench, demo, doctor, export, import_, inspect, replay, replay_check):
     cli.add_command(_command)
 
 

@@ -1,0 +1,28 @@
+"""turnkeeper, Redis or Valkey."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from pathlib import Path
+from typing import Literal
+
+from turnkeeper.bench.adapters.ours import Ours, OursBlocking, opened_blocking_on, opened_on, server_url
+
+TITLE = "turnkeeper, Redis or Valkey"
+DISTRIBUTIONS = ("turnkeeper", "redis")
+DURABILITY = "power cut"
+CONSISTENCY = "strong"
+SHARED = True
+TOOLS = WINDOWS = True
+
+
+def opened(place: Path, *, window: int | None) -> AbstractAsyncContextManager[Ours]:
+    """Open it."""
+    return opened_on(server_url("TURNKEEPER_BENCH_REDIS", f"prefix={place.name}"), window)
+
+
+def opened_blocking(
+    place: Path, *, window: int | None, backend: Literal["asyncio", "uvloop", "trio"]
+) -> AbstractContextManager[OursBlocking]:
+    """Open it for threads."""
+    return opened_blocking_on(server_url("TURNKEEPER_BENCH_REDIS", f"prefix={place.name}"), window, backend)
