@@ -10,7 +10,7 @@ import venv
 from importlib.metadata import version
 from pathlib import Path
 
-from turnkeeper.bench.subjects import Adapter
+from turnkeeper.bench.subjects import Description
 from turnkeeper.errors import TurnkeeperError
 
 __all__ = ["EnvironmentFailedError", "python_for"]
@@ -27,7 +27,7 @@ def default_home() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "turnkeeper" / "bench"
 
 
-def python_for(adapter: Adapter, home: Path | None = None) -> str:
+def python_for(adapter: Description, home: Path | None = None) -> str:
     """Return the Python that a subject runs on; makes its environment when there is none yet.
 
     Raises:
@@ -36,20 +36,22 @@ def python_for(adapter: Adapter, home: Path | None = None) -> str:
     if not adapter.packages:
         return sys.executable
     ours = _ourselves()
-    wanted = "\n".join([sys.version, ours, *sorted(adapter.packages)])
+    wanted = "\n".join([sys.version, *ours, *sorted(adapter.packages)])
     place = (home or default_home()) / f"{adapter.name}-{hashlib.sha256(wanted.encode()).hexdigest()[:12]}"
     python = place / ("Scripts" if os.name == "nt" else "bin") / "python"
     if not (place / _READY).exists():
         venv.create(place, with_pip=True, clear=True)
-        _install(python, ours, "ddsketch", "trio", "uvloop; sys_platform != 'win32'", *adapter.packages)
+        _install(python, *ours, "trio", "uvloop; sys_platform != 'win32'", *adapter.packages)
         (place / _READY).write_text(wanted, encoding="utf-8")
     return str(python)
 
 
-def _ourselves() -> str:
+def _ourselves() -> tuple[str, ...]:
     """Return what pip is to install to get this very package: the checkout that it runs from, or its version."""
     root = Path(__file__).parents[3]
-    return str(root) if (root / "pyproject.toml").exists() else f"turnkeeper=={version('turnkeeper')}"
+    if (root / "pyproject.toml").exists():
+        return "--editable", f"{root}[cli]"
+    return (f"turnkeeper[cli]=={version('turnkeeper')}",)
 
 
 def _install(python: Path, *requirements: str) -> None:

@@ -1,4 +1,4 @@
-"""Workloads × subjects × backends × clients: what is run, in which order, each in a fresh process."""
+"""Workloads x subjects x backends x clients: what is run, in which order, each in a fresh process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 
 from turnkeeper.bench.environments import EnvironmentFailedError, python_for
 from turnkeeper.bench.spec import Checked, Result, Spec
-from turnkeeper.bench.subjects import Adapter, load_adapter
+from turnkeeper.bench.subjects import Description, describe_adapter
 from turnkeeper.bench.workloads import WORKLOADS, Workload
 from turnkeeper.cli.processes import child_environment
 
@@ -47,7 +47,7 @@ class Plan(NamedTuple):
 
     def runs(self) -> Iterator[Planned]:
         """Yield everything in the order in which it is run: neighbours differ in the subject alone."""
-        adapters = {name: load_adapter(name) for name in self.subjects}
+        adapters = {name: describe_adapter(name) for name in self.subjects}
         for round_ in range(self.rounds):
             for name in self.workloads:
                 workload = WORKLOADS[name]
@@ -81,7 +81,7 @@ class Planned(NamedTuple):
     """One run to be done."""
 
     spec: Spec
-    adapter: Adapter
+    adapter: Description
 
 
 def why_not(planned: Planned) -> str:
@@ -89,7 +89,7 @@ def why_not(planned: Planned) -> str:
     workload, adapter, spec = WORKLOADS[planned.spec.workload], planned.adapter, planned.spec
     if spec.backend not in adapter.backends:
         return f"does not run on {spec.backend}"
-    if workload.threads and adapter.opened_blocking is None:
+    if workload.threads and not adapter.blocking:
         return "has no blocking form"
     if workload.reopen and not adapter.shared:
         return "keeps nothing over a restart"

@@ -17,7 +17,8 @@ __all__ = ["correctness", "write_report"]
 
 _STYLE: Final = (
     "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:75rem;padding:0 1rem;color:#222}"
-    "table{border-collapse:collapse;margin:1rem 0}th,td{padding:.25rem .7rem;text-align:right;border-bottom:1px solid #ddd}"
+    "table{border-collapse:collapse;margin:1rem 0}"
+    "th,td{padding:.25rem .7rem;text-align:right;border-bottom:1px solid #ddd}"
     "th:first-child,td:first-child{text-align:left}.bad{color:#b00020;font-weight:600}.why{color:#777}"
     "svg{max-width:100%;height:auto}"
 )
@@ -104,7 +105,7 @@ def _table(key: Sequence[Any], rows: Iterable[Summary]) -> str:
         cells = [
             keeps,
             f"{row.rate:,.0f}",
-            f"{row.lowest:,.0f}–{row.highest:,.0f}",
+            f"{row.lowest:,.0f}-{row.highest:,.0f}",
             f"{row.latencies.get('50', 0) * 1e3:.2f}",
             f"{row.latencies.get('99', 0) * 1e3:.2f}",
             str(row.errors),

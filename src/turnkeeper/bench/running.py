@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import time
 from importlib.metadata import PackageNotFoundError, version
@@ -30,6 +31,15 @@ _GRACE: Final = 60.0
 """Seconds after the end in which operations that were begun may finish; then they are cancelled."""
 
 
+def _resident() -> int:
+    """Return this process's resident set in bytes; 0 where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
 class _Clock:
     """The measured part of a run: operations that begin and end in it count."""
 
@@ -40,6 +50,16 @@ class _Clock:
         self.latencies = Latencies()
         self.cpu_at_begin = time.process_time()
         self.last = self.begin
+        self.bytes_per_conversation: float | None = None
+        self.pause: float | None = None
+
+    def weigh(self, before: int, spec: Spec) -> None:
+        """Take the weight of what is in RAM now, and the time in which all of it is looked at."""
+        began = time.perf_counter()
+        gc.collect()
+        self.pause = time.perf_counter() - began
+        if before:
+            self.bytes_per_conversation = (_resident() - before) / spec.conversations - 2 * spec.size
 
     def over(self) -> bool:
         return time.perf_counter() >= self.end
@@ -66,10 +86,10 @@ def run_workload(spec: Spec, adapter: Adapter) -> tuple[Result, Ledger]:
     workload = WORKLOADS[spec.workload](spec, ledger)
     result = Result(
         spec=spec,
-        title=adapter.title,
-        durability=adapter.durability,
-        consistency=adapter.consistency,
-        versions={name: _version(name) for name in adapter.distributions},
+        title=adapter.about.title,
+        durability=adapter.about.durability,
+        consistency=adapter.about.consistency,
+        versions={name: _version(name) for name in adapter.about.distributions},
     )
     if workload.threads:
         _run_threads(spec, adapter, workload, ledger, result)
@@ -81,7 +101,6 @@ def run_workload(spec: Spec, adapter: Adapter) -> tuple[Result, Ledger]:
 
 
 async def _run_tasks(spec: Spec, adapter: Adapter, workload: Workload, ledger: Ledger, result: Result) -> None:
-    assert adapter.opened is not None
     place = Path(spec.place)
     async with adapter.opened(place, window=workload.window) as subject:
         await workload.prepare(subject)
@@ -98,7 +117,7 @@ async def _finish(
     adapter: Adapter, workload: Workload, subject: Any, ledger: Ledger, clock: _Clock, result: Result
 ) -> None:
     _fill(result, clock)
-    if not adapter.shared and workload.window is None:
+    if not adapter.about.shared and (workload.window is None or hasattr(subject, "read_all")):
         result.checked = await _check(subject, workload, ledger)
 
 
@@ -106,11 +125,14 @@ async def _let_loose(spec: Spec, workload: Workload, subject: Any, ledger: Ledge
     clients = [Client(number, subject, ledger, seed=spec.seed, size=spec.size) for number in range(spec.clients)]
     run = {"closed": _closed, "open": _open, "once": _once, "all": _all}[workload.loop]
     gc.collect()
+    before = _resident()
     clock = _Clock(spec)
     with anyio.move_on_after(spec.warm_up + spec.seconds + _GRACE):
         async with anyio.create_task_group() as group:
             for client in clients:
                 group.start_soon(run, spec, workload, client, ledger, clock)
+    if workload.weighs:
+        clock.weigh(before, spec)
     return clock
 
 
@@ -175,7 +197,7 @@ def _run_threads(spec: Spec, adapter: Adapter, workload: Workload, ledger: Ledge
         for thread in threads:
             thread.join(spec.warm_up + spec.seconds + _GRACE)
         _fill(result, clock)
-        if not adapter.shared and workload.window is None:
+        if not adapter.about.shared and workload.window is None:
             result.checked = Checked(invalid=ledger.invalid)
             for conversation in ledger.sent:
                 texts = [str(message.get("content") or "") for message in subject.read(conversation)]
@@ -189,11 +211,11 @@ def _fill(result: Result, clock: _Clock) -> None:
     result.seconds = (clock.last - clock.begin) if fixed else result.spec.seconds
     result.latencies = {f"{percent:g}": clock.latencies.percentile(percent) for percent in _CURVE}
     result.longest = clock.latencies.longest
+    result.bytes_per_conversation, result.pause = clock.bytes_per_conversation, clock.pause
 
 
 async def check_stored(spec: Spec, adapter: Adapter, ledger: Ledger) -> Checked:
     """Open the subject anew and compare all of its conversations with what was sent."""
-    assert adapter.opened is not None
     workload = WORKLOADS[spec.workload](spec, ledger)
     async with adapter.opened(Path(spec.place), window=None) as subject:
         return await _check(subject, workload, ledger)
@@ -201,8 +223,9 @@ async def check_stored(spec: Spec, adapter: Adapter, ledger: Ledger) -> Checked:
 
 async def _check(subject: Any, workload: Workload, ledger: Ledger) -> Checked:
     found = Checked(invalid=ledger.invalid)
+    read = getattr(subject, "read_all", subject.read)
     for conversation, sent in ledger.sent.items():
-        texts = [str(message.get("content") or "") for message in await subject.read(conversation)]
+        texts = [str(message.get("content") or "") for message in await read(conversation)]
         _add(found, check_conversation(sent, texts, workload.before()))
     return found
 

@@ -42,6 +42,8 @@ class Workload:
     """The subject is closed and opened again before the clients start, so that nothing is in RAM."""
     tools: ClassVar[bool] = False
     """The subject has to keep tool calls."""
+    weighs: ClassVar[bool] = False
+    """RAM and the pause of a collection are measured at the end."""
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType({})
     """What the command line takes unless told otherwise: clients, conversations, messages, rate."""
 
@@ -115,6 +117,48 @@ class ChatTurn(Workload):
         await client.add(conversation, client.messages("user"), turn)
         await client.subject.read(conversation)
         await client.add(conversation, client.messages("assistant"), turn)
+
+
+class SharedTurns(ChatTurn):
+    name = "shared-turns"
+    about = "chat turns of many clients on few conversations, each kept whole where the subject can"
+    defaults = MappingProxyType({"clients": 64, "conversations": 8, "messages": 20})
+
+    async def step(self, client: Client) -> None:
+        begin = getattr(client.subject, "turn", None)
+        if begin is None:
+            await super().step(client)
+            return
+        conversation, turn = self.own(client), client.begin_turn()
+        notes = client.begin(conversation, messages := client.messages("user", "assistant"), turn)
+        try:
+            async with begin(conversation) as open_turn:
+                await open_turn.add(messages[:1])
+                await open_turn.messages()
+                await open_turn.add(messages[1:])
+        except Exception:
+            client.end(notes, acknowledged=False)
+            raise
+        client.end(notes, acknowledged=True)
+
+
+class Idle(Workload):
+    name = "idle"
+    about = "conversations that were touched once: what each takes in RAM, and how long a collection pauses"
+    loop = "all"
+    weighs = True
+    defaults = MappingProxyType({"clients": 100, "conversations": 10_000})
+
+    def __init__(self, spec: Spec, ledger: Ledger) -> None:
+        super().__init__(spec, ledger)
+        self._numbers = iter(range(spec.conversations))
+
+    async def step(self, client: Client) -> bool | None:
+        number = next(self._numbers, None)
+        if number is None:
+            return False
+        await client.add(self.conversation(number), client.messages("user", "assistant"))
+        return None
 
 
 class ReadMostly(Workload):
@@ -355,10 +399,12 @@ _ALL: Final[tuple[type[Workload], ...]] = (
     FullWindow,
     Herd,
     Hot,
+    Idle,
     Long,
     OpenLoop,
     ReadMostly,
     Replay,
+    SharedTurns,
     Threads,
     ToolLoop,
     Zipf,

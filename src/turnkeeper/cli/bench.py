@@ -16,7 +16,7 @@ from rich.table import Table
 from turnkeeper.bench.matrix import Plan, run_planned
 from turnkeeper.bench.report import correctness, write_report
 from turnkeeper.bench.results import Document, Summary, compare, new_document, read_document, summaries
-from turnkeeper.bench.subjects import BUILT_IN, load_adapter
+from turnkeeper.bench.subjects import BUILT_IN, describe_adapter
 from turnkeeper.bench.workloads import WORKLOADS
 from turnkeeper.cli.latency import format_seconds
 from turnkeeper.cli.loops import BACKENDS
@@ -181,6 +181,6 @@ def _compare(document: Document, earlier: Document, tolerance: float) -> None:
 
 
 def _list() -> None:
-    say_table([(name, load_adapter(name).title) for name in BUILT_IN if not name.startswith("floor-sql")])
+    say_table([(name, describe_adapter(name).title) for name in BUILT_IN if not name.startswith("floor-sql")])
     say()
     say_table([(name, workload.about) for name, workload in sorted(WORKLOADS.items())])

@@ -1,1 +1,1 @@
-"""Subjects that come with the package: its own stores, and floors. Those of other packages are in `benchmarks/peers`."""
+"""Subjects that come with the package: its own stores, and floors. Other packages' are in `benchmarks/peers`."""

@@ -30,6 +30,9 @@ class _Lists:
         async with lock:
             return kept[-self._window :] if self._window else list(kept)
 
+    async def read_all(self, conversation: str) -> Sequence[dict[str, Any]]:
+        return self._all[conversation][1]
+
 
 @asynccontextmanager
 async def opened(place: Path, *, window: int | None) -> AsyncIterator[_Lists]:

@@ -28,6 +28,14 @@ class Ours:
         """Read the window."""
         return (await self._runtime.memory(conversation).messages()).to_dicts()
 
+    async def read_all(self, conversation: str) -> list[dict[str, Any]]:
+        """Read everything, whatever the window."""
+        return (await self._runtime.memory(conversation, window=Unbounded()).messages()).to_dicts()
+
+    def turn(self, conversation: str) -> turnkeeper.Turn:
+        """Begin a turn that nobody else writes into."""
+        return self._runtime.memory(conversation).turn()
+
 
 class OursBlocking:
     """The same through the blocking facade."""
