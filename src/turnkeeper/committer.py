@@ -118,6 +118,7 @@ class _Gatherer(ABC, Generic[Item, Answer]):
         self._max_weight = max_weight
         self._max_bytes = max_bytes
         self.told: Callable[[Sequence[Item], Sequence[Answer]], None] | None = None  # of each group's answers
+        self.announce: Callable[[Sequence[Item], Sequence[Answer]], None] | None = None  # the same, for other processes
         self._line: deque[_Waiting[Item, Answer]] = deque()
         self._wake = anyio.Event()
         self._make_event = type(self._wake)  # the running loop's own: asking which one that is takes a microsecond
@@ -154,6 +155,8 @@ class _Gatherer(ABC, Generic[Item, Answer]):
                     waiting.done.set()
                 if self.told is not None:
                     self.told([waiting.item for waiting in group], answers)
+                if self.announce is not None:
+                    self.announce([waiting.item for waiting in group], answers)
 
     def close(self) -> None:
         """Answer all that wait as lost; nothing is accepted any more."""
@@ -220,6 +223,8 @@ class Committer(_Gatherer[Slice, Outcome]):
         finally:
             if self.told is not None:
                 self.told((slice_,), (outcome,))
+            if self.announce is not None:
+                self.announce((slice_,), (outcome,))
         return outcome
 
     def _measure(self, item: Slice) -> tuple[int, int]:

@@ -13,9 +13,9 @@ from typing import Final, Literal, NamedTuple
 
 import turnkeeper
 from turnkeeper.cli.walking import look_at, memories
-from turnkeeper.errors import MemoryCorruptError, StoreError, StoreInUseError, StoreUnavailableError
+from turnkeeper.errors import DecryptionError, MemoryCorruptError, StoreError, StoreInUseError, StoreUnavailableError
 from turnkeeper.names import MemoryName
-from turnkeeper.stores import SQLiteStore, store_from_url
+from turnkeeper.stores import SQLiteStore, Store, store_from_url
 from turnkeeper.stores.sqlite import QUARANTINE
 from turnkeeper.stores.sqlite_schema import SCHEMA, has_wal_bug
 
@@ -178,7 +178,7 @@ class Corrupt(NamedTuple):
         return lines
 
 
-def find_corrupt(store: SQLiteStore) -> Corrupt:
+def find_corrupt(store: Store) -> Corrupt:
     """Read every memory, except those in quarantine.
 
     Raises:
@@ -203,7 +203,7 @@ def find_corrupt(store: SQLiteStore) -> Corrupt:
 
 
 def quarantine(url: str, errors: list[MemoryCorruptError]) -> Iterator[tuple[MemoryName, MemoryName]]:
-    """Move corrupt memories aside; yield each with its new name.
+    """Move corrupt memories aside; yield each with its new name. What only lacks its key stays where it opens.
 
     Raises:
         StoreInUseError: a runtime owns the file.
@@ -214,9 +214,12 @@ def quarantine(url: str, errors: list[MemoryCorruptError]) -> Iterator[tuple[Mem
     try:
         store.open(durability="full")
         for error in errors:
+            if isinstance(error, DecryptionError):
+                continue
             name = MemoryName(error.namespace, error.memory_id)
             # Somebody may have repaired or replaced it since.
-            if isinstance(look_at(store, name), MemoryCorruptError):
+            found = look_at(store, name)
+            if isinstance(found, MemoryCorruptError) and not isinstance(found, DecryptionError):
                 yield name, store.quarantine(name)
     finally:
         store.close()

@@ -11,6 +11,7 @@ from typing import Any, Final
 import click
 
 import turnkeeper
+from turnkeeper.cli.copying import copy
 from turnkeeper.cli.demo import demo
 from turnkeeper.cli.doctor import doctor
 from turnkeeper.cli.exporting import export
@@ -18,6 +19,7 @@ from turnkeeper.cli.importing import import_
 from turnkeeper.cli.inspect import inspect
 from turnkeeper.cli.replay import replay
 from turnkeeper.cli.replay_check import replay_check
+from turnkeeper.cli.rotating import rotate
 from turnkeeper.cli.terminal import Stop, clean, complain, tolerate_any_encoding, without_passwords
 from turnkeeper.errors import TurnkeeperError
 
@@ -71,7 +73,7 @@ def cli() -> None:
     """
 
 
-for _command in (demo, doctor, export, import_, inspect, replay, replay_check):
+for _command in (copy, demo, doctor, export, import_, inspect, replay, replay_check, rotate):
     cli.add_command(_command)
 
 
