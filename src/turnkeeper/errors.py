@@ -316,7 +316,7 @@ class DecryptionError(MemoryCorruptError):
     def __init__(self, memory_id: str, namespace: str, version: int, key_id: str) -> None:
         """Describe the entry at `version`; 0: the metadata."""
         super().__init__(memory_id, namespace, version, _why_closed(key_id))
-        self.args = (memory_id, namespace, version, key_id)
+        self.args: tuple[str, str, int, str] = (memory_id, namespace, version, key_id)
         self.key_id = key_id
 
     def __str__(self) -> str:
