@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import re
 import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -264,6 +266,12 @@ READER = (
     "%R~{tk:* %R~tk:meta &tk:changes -@all +evalsha_ro +script|load +client|setinfo +info +time +get +mget +hget "
     "+hmget +hgetall +hexists +zrangebylex +zrangebyscore +subscribe +select"
 )
+
+
+def test_the_page_lists_these_rights() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "redis.md").read_text(encoding="utf-8")
+    lists = [set(found.split()) for found in re.findall(r"^ACL SETUSER \w+ on >secret (.*?)^```", page, re.M | re.S)]
+    assert lists == [set(WRITER.split()), set(READER.split())]
 
 
 def allow(server: ValkeyServer, rules: str) -> str:

@@ -202,4 +202,5 @@ def test_when_a_replica_takes_over_the_store_follows() -> None:
 
 def replicated(cluster: Cluster) -> bool:
     primary, replica = (cluster.clients[n].info("replication") for n in (0, 2))
-    return replica["master_link_status"] == "up" and replica["slave_repl_offset"] == primary["master_repl_offset"]
+    same = replica["slave_repl_offset"] == primary["master_repl_offset"]
+    return bool(replica["master_link_status"] == "up" and same)

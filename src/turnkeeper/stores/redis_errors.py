@@ -78,7 +78,7 @@ class LostError(Exception):
             reason = "NOPERM"
         elif "max number of clients" in text:
             reason = "CLIENTS"
-        elif "ssl" in text or "certificate" in text:
+        elif "ssl" in text or "certificate" in text or "no such file" in text:
             reason = "TLS"
         return cls(reason, sent=sent)
 

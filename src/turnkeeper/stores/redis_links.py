@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import threading
 from collections.abc import Callable, Iterator, Sequence
+from threading import Lock
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from redis import exceptions as driver
@@ -85,7 +85,7 @@ class Link:
         self._open: dict[Address, Any] = {}
         self._slots: list[tuple[int, int, Address]] = []
         self._seeds: list[Address] = [self._home]
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._shut = False
 
     def run(self, commands: Sequence[Command]) -> list[Reply]:

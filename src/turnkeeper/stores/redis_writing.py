@@ -8,9 +8,9 @@ must be a primary, which takes nothing from the old one any more.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Final
 
 from redis.exceptions import ResponseError
@@ -38,7 +38,7 @@ class Writer:
     def __init__(self, place: Place, described: str) -> None:
         self._place = place
         self._described = described
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._living: list[Identity] = []  # connections that may carry something to the server
         self._open_outcome = False
         self._epoch = 0
