@@ -58,11 +58,11 @@ class PostgresServer(Server):
         self._run("initdb", "-A", "trust", "-U", "postgres", "-E", "utf8", "-N", "-D", str(folder / "data"))
         self.start()
         self.small: bool = small and self._mount()
-        place = ""
+        self._make = f"CREATE DATABASE {_DATABASE} OWNER {_ROLE}"
         if self.small:
             self._admin(f"CREATE TABLESPACE small LOCATION '{folder / 'small'}'")
-            place = "TABLESPACE small"
-        self._admin(f"CREATE ROLE {_ROLE} LOGIN", f"CREATE DATABASE {_DATABASE} OWNER {_ROLE} {place}")
+            self._make += " TABLESPACE small"
+        self._admin(f"CREATE ROLE {_ROLE} LOGIN", self._make)
 
     @property
     def upstream(self) -> Upstream:
@@ -147,7 +147,7 @@ class PostgresServer(Server):
         self.free_connections()
 
     def lose_everything(self) -> None:
-        self._alone(f"DROP DATABASE {_DATABASE}", f"CREATE DATABASE {_DATABASE} OWNER {_ROLE}")
+        self._alone(f"DROP DATABASE {_DATABASE}", self._make)
 
     def _alone(self, *statements: str) -> None:
         """Run statements while nobody is connected."""

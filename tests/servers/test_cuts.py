@@ -145,6 +145,8 @@ async def test_a_replacement_and_a_delete_happen_once_or_not_at_all(
         await at_every_point(proxy, delete, everything=everything)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout_seconds(240)
 async def test_opening_works_or_leaves_nothing_half(server: Server, place: str, proxy: Proxy, everything: bool) -> None:
     """The first opening of a new place makes everything there; later ones find it."""
     opened = 0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Final, TypeVar
 
 import psycopg
@@ -68,11 +68,12 @@ class PostgresStore(Store):
         self._listener: Link | None = None
         self._listening: Connection | None = None
         self._in_listen = False
+        self._prepared = False  # the tables were there when it was opened
         self._announcing = 0  # the process that sends our own notices
         self._backend: Backend | None = None  # of the connection that commits
         # Those whose connection was lost while they committed: nothing is told of such a commit until they are gone.
         self._restless: set[Backend] = set()
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def describe(self) -> str:
         """Name server, database and schema."""
@@ -85,7 +86,7 @@ class PostgresStore(Store):
         if self._reader is not None:
             raise StoreInUseError(f"{self.describe()} is open already: one runtime at a time for each store object")
         try:
-            self._reader = Link(self._place, ("SET default_transaction_read_only = on",))
+            self._reader = Link(self._place, joined=self._make_reader)
             self._listener, self._announcer = Link(self._place), Link(self._place, joined=self._note_announcer)
             if not self._read_only:
                 level = "SET synchronous_commit = off" if durability != "full" else ""
@@ -111,16 +112,27 @@ class PostgresStore(Store):
                 )
             if _setting(connection, "synchronous_commit") not in ("on", "remote_apply"):
                 connection.execute("SET synchronous_commit = on")
+        self._migrate(connection)
+        self._prepared = True
+
+    def _migrate(self, connection: Connection) -> None:
         try:
             migrate(connection, self._place.schema, self.describe())
         except (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateSchema, psycopg.errors.UniqueViolation):
             migrate(connection, self._place.schema, self.describe())  # another process was faster
 
     def _note_backend(self, connection: Connection) -> None:
-        # A server may come back with other settings, and another one in its place.
+        # A server may come back with other settings, and another one, which knows nothing, in its place.
+        if self._prepared:
+            self._migrate(connection)
         if _setting(connection, "synchronous_commit") not in ("on", "remote_apply", "off"):
             connection.execute("SET synchronous_commit = on")
         self._backend = backend_of(connection)
+
+    def _make_reader(self, connection: Connection) -> None:
+        if self._prepared:
+            self._migrate(connection)
+        connection.execute("SET default_transaction_read_only = on")
 
     def _note_announcer(self, connection: Connection) -> None:
         self._announcing = connection.info.backend_pid

@@ -29,8 +29,21 @@ _SESSION: Final = (
 _AGAIN: Final = frozenset({"40001", "40P01", "55P03"})
 """What passes: a serialization failure, a deadlock, a lock that took too long."""
 
-_LOST: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "25006"})
-"""What a server says that ends the connection, or is no primary any more: another one may be found in its place."""
+_LOST: Final = frozenset({"57P01", "57P02", "57P03", "57P05"})
+"""What a server says that ends the connection: another one may be found in its place."""
+
+_SAID_AT_THE_DOOR: Final = (
+    ("the database system", "57P03"),
+    ("too many", "53300"),
+    ("remaining connection slots", "53300"),
+    ("password authentication failed", "28P01"),
+    ("no password supplied", "28P01"),
+    ("pg_hba.conf", "28000"),
+    ("not permitted to log in", "28000"),
+    ("database", "3D000"),
+    ("role", "28000"),
+)
+"""What is in the driver's text when a connection is refused, for which it has no code; the first that fits counts."""
 
 _HINTS: Final = {
     "53100": "the disk is full",
@@ -40,6 +53,7 @@ _HINTS: Final = {
     "42501": "the role lacks rights: docs/postgresql.md lists them",
     "42P01": "the tables are not there, or the role may not use the schema: docs/postgresql.md lists its rights",
     "3D000": "there is no such database",
+    "57P03": "the server is starting or ending",
     "28P01": "the password was refused",
     "28000": "the server refuses this role",
     "57014": "it took longer than statement_timeout",
@@ -121,7 +135,7 @@ class Link:
         return (
             not self._closed
             and isinstance(error, psycopg.OperationalError)
-            and (error.sqlstate or "08000")[:2] not in ("28", "3D", "42")
+            and (_state_of(error) or "08000")[:2] not in ("28", "3D", "42")
         )
 
     def drop(self) -> None:
@@ -192,8 +206,16 @@ class _PassingError(StoreUnavailableError):
     """A deadlock, or another failure that comes from others' transactions."""
 
 
+def _state_of(error: psycopg.Error) -> str | None:
+    """Return an error's code; for a connection that was refused, what its text amounts to. The text goes nowhere."""
+    text = str(error)
+    if error.sqlstate is None and "FATAL" in text:
+        return next((state for part, state in _SAID_AT_THE_DOOR if part in text), None)
+    return error.sqlstate
+
+
 def _failure(described: str, action: str, error: psycopg.Error) -> StoreError:
-    state = error.sqlstate
+    state = _state_of(error)
     if state is None:
         kind = "can't be reached" if isinstance(error, psycopg.OperationalError) else type(error).__name__
         text = f"{described}: {action} failed: {kind}"

@@ -64,13 +64,13 @@ def place_of(url: str, *, read_only: bool) -> Place:
     try:
         read = conninfo_to_dict(urlunsplit(parts._replace(scheme="postgresql", query=rest)))
         given = {name: str(value) for name, value in read.items() if value is not None}
-    except psycopg.Error:
+    except (psycopg.Error, UnicodeError):
         pass  # whose text repeats the URL, password and all
     if given is None or not _PORTS.fullmatch(given.get("port", "")):
         raise InvalidStoreURLError(
             "this is no PostgreSQL URL: postgresql://user:password@host:5432/database?schema=name"
         )
-    defaults = {**_DEFAULTS, "target_session_attrs": "any" if read_only else "read-write"}
+    defaults = {**_DEFAULTS, "target_session_attrs": "any" if read_only else "primary"}
     place = f"{given.get('host', 'localhost')}:{given.get('port', '5432')}"
     described = f"PostgreSQL database {given.get('dbname', 'of the user')!r} at {place}, schema {schema!r}"
     return Place({**defaults, **given}, schema, described)
