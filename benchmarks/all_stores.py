@@ -100,6 +100,7 @@ def _server(name: str, folder: Path, options: argparse.Namespace) -> Iterator[st
 
     place = folder / name
     place.mkdir()
+    folder.chmod(0o755)  # PostgreSQL runs as another user when root starts it
     server = (
         PostgresServer(place, small=False)
         if name == "postgres"

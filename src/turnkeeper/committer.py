@@ -50,6 +50,9 @@ _UNKNOWN: Final = Unknown()
 _SETTLE_WAITS: Final = (0.0, 0.05, 0.2, 0.5)
 """Seconds before each attempt to find out what became of a commit."""
 
+_SETTLE_TIME: Final = 5.0
+"""Seconds after which no further attempt begins, and that one attempt may take."""
+
 
 Reach: TypeAlias = tuple[Window, int | None]
 """How far back a log is needed: as far as this window shows with this limit."""
@@ -272,14 +275,18 @@ class Committer(_Gatherer[Slice, Outcome]):
 
     async def _look_up(self, slices: list[Slice]) -> list[Outcome | None] | None:
         """Ask the store by entry id; None when it can't be asked."""
+        patience = min(self._timeout, _SETTLE_TIME)
+        until = anyio.current_time() + patience
         for wait in _SETTLE_WAITS:
             await anyio.sleep(wait)
+            if wait and anyio.current_time() >= until:  # the first attempt took all of it: callers are waiting
+                break
             try:
                 settle = partial(self._store.settle, slices)
                 if self._read_lane is None:
                     found = settle()
                 else:
-                    found = await self._read_lane.call(settle, timeout=min(self._timeout, 5.0))
+                    found = await self._read_lane.call(settle, timeout=patience)
                 _check_count(found, slices)
                 return found
             except Exception:  # whatever keeps the store from answering: the attempts are bounded
