@@ -48,6 +48,7 @@ from turnkeeper.plan import EVERYTHING, Plan, apply, conflicting
 from turnkeeper.requests import DELETE, DONE, PRUNE, QUEUED, READING, TAKEN, UNDO_TURNS, Request
 from turnkeeper.services import Services
 from turnkeeper.state import Log
+from turnkeeper.stores import Store
 from turnkeeper.turnstile import Turnstile
 
 __all__ = ["LARGEST_BATCH", "Ledger", "replayed"]
@@ -173,7 +174,7 @@ class Ledger(ABC):
                 return None
             found = Version(head.mid, head.version)
         else:
-            if self._services.shared:
+            if self._services.shared and not await self._is_older(known):
                 number = head.mid if head is not None and head.mid != known.mid else await self._next_row()
                 if number == 0 or number > known.mid:
                     return None
@@ -181,6 +182,13 @@ class Ledger(ABC):
         self._services.acknowledged_lost += 1
         logger.error("the store has less of a memory than it had acknowledged: %s, not %s", found, known)
         return AcknowledgedDataLostError(self.name.id, self.name.namespace, known, found)
+
+    async def _is_older(self, known: Version) -> bool:
+        """Tell whether a row is older than all that the store has, which is then another server's, or was made anew."""
+        try:
+            return known.mid < await self._services.reader.run(_first_row)
+        except StoreError:
+            return False
 
     async def _next_row(self) -> int:
         """Return the number that a new row of this name gets, by making one for a moment; 0: it can't be told."""
@@ -419,3 +427,7 @@ def replayed(name: MemoryName, key: Key | None, stored: StoredReceipt) -> Receip
         f"memory {name.id!r} (namespace {name.namespace!r}): this idempotency key was used for other content; use a "
         "new key for a new request"
     )
+
+
+def _first_row(store: Store) -> int:
+    return store.first_row()

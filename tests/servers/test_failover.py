@@ -56,12 +56,7 @@ async def test_to_a_state_that_has_everything_nothing_is_said(server: Server, pl
         assert runtime.stats().acknowledged_lost == 0
 
 
-async def test_to_an_empty_server_it_is_said_and_the_runtime_needs_no_restart(
-    server: Server, place: str, request: pytest.FixtureRequest
-) -> None:
-    if server.kind == "redis":
-        why = "rows of a new server have higher numbers, so that a memory that is gone looks like one that was deleted"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=why))
+async def test_to_an_empty_server_it_is_said_and_the_runtime_needs_no_restart(server: Server, place: str) -> None:
     async with open_runtime(server.url(place)) as runtime:
         memory = runtime.memory("m")
         for number in range(3):

@@ -254,6 +254,14 @@ class Store(ABC):
         """
         raise NotImplementedError
 
+    def first_row(self) -> int:
+        """Return a number that no row of these data was ever below; 0: the store can't tell.
+
+        It tells data that are new, as on an empty server that took another one's place, from data out of which
+        something was deleted. From the reading thread.
+        """
+        return 0
+
     def announce(self) -> None:
         """Tell all who listen in other processes that something was committed.
 

@@ -257,6 +257,10 @@ class EncryptedStore(Store):
         """Let the inner store listen."""
         return self.inner.listen(timeout)
 
+    def first_row(self) -> int:
+        """Ask the inner store."""
+        return self.inner.first_row()
+
     def now(self) -> int:
         """Ask the inner store."""
         return self.inner.now()

@@ -147,6 +147,10 @@ class PostgresStore(Store):
                 link.close()
         self._reader = self._writer = self._announcer = None
 
+    def first_row(self) -> int:
+        """Read where the numbers of this database's rows begin."""
+        return self._read("first row", _first_row)
+
     # Writing
 
     def commit(self, slices: Sequence[Slice], *, receipt_ttl: float) -> list[Outcome]:
@@ -387,6 +391,12 @@ class PostgresStore(Store):
 
     def _time(self) -> int | None:
         return None if self._clock is None else int(self._clock() * 1e6)
+
+
+def _first_row(connection: Connection) -> int:
+    row = connection.execute("SELECT first_row FROM about").fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def _setting(connection: Connection, name: str) -> str:

@@ -88,7 +88,7 @@ CREATE TABLE receipt (
   PRIMARY KEY (name_digest, key)
 );
 CREATE INDEX receipt_expiry ON receipt (expires_at);
-CREATE TABLE about (application text NOT NULL, number bigint NOT NULL);
+CREATE TABLE about (application text NOT NULL, number bigint NOT NULL, first_row bigint NOT NULL);
 """
 
 _NOW: Final[LiteralString] = """
@@ -337,6 +337,12 @@ def migrate(connection: psycopg.Connection[Any], schema: str, described: str) ->
         for statements in _MIGRATIONS[number:]:
             connection.execute(statements)
         if number == 0:
-            connection.execute("INSERT INTO about VALUES ('turnkeeper', %s)", (SCHEMA,))
+            # Rows are numbered from the time on, so that those of a new database are above those of any before it.
+            row = connection.execute("SELECT now_micros()").fetchone()
+            assert row is not None
+            connection.execute(
+                sql.SQL("ALTER TABLE head ALTER COLUMN mid RESTART WITH {}").format(sql.Literal(int(row[0])))
+            )
+            connection.execute("INSERT INTO about VALUES ('turnkeeper', %s, %s)", (SCHEMA, row[0]))
         else:
             connection.execute("UPDATE about SET number = %s", (SCHEMA,))

@@ -98,6 +98,10 @@ class RedisStore(Store):
             if part is not None:
                 part.close()
 
+    def first_row(self) -> int:
+        """Read what was noted when the prefix was new; one that is new now, on another server, is noted."""
+        return check_format(self._reading(), self._place, self.describe(), make=not self._read_only)
+
     # Writing
 
     def commit(self, slices: Sequence[Slice], *, receipt_ttl: float) -> list[Outcome]:

@@ -20,6 +20,9 @@ logger: Final[logging.Logger] = logging.getLogger("turnkeeper")
 SCHEMA: Final = 1
 _FORMAT: Final = "turnkeeper"
 
+_CLOCKS_APART: Final = 60_000
+"""Milliseconds by which the clocks of a cluster's servers may differ: rows are numbered by them."""
+
 _NAMES: Final = ("appendonly", "appendfsync", "no-appendfsync-on-rewrite", "maxmemory-policy")
 
 
@@ -87,21 +90,25 @@ def _check(found: dict[str, str], word: str, durability: str, where: str) -> Non
         )
 
 
-def check_format(reader: Reader, place: Place, described: str, *, make: bool) -> None:
+def check_format(reader: Reader, place: Place, described: str, *, make: bool) -> int:
     """See whether the prefix holds this store's data; with `make`, say so of one that holds nothing.
+
+    Returns:
+        A number that no row is below; 0: nobody knows.
 
     Raises:
         StoreFormatError: another program's data, or those of a newer version.
     """
     key = f"{place.prefix}:meta"
-    asked = command(key, "HMGET", key, "format", "schema", "buckets")
+    margin = _CLOCKS_APART if place.cluster else 0
+    asked = command(key, "HMGET", key, "format", "schema", "buckets", "first")
     if make:
-        asked = Command(key, ("EVALSHA", MARK.sha, 1, key, _FORMAT, SCHEMA, BUCKETS), MARK)
+        asked = Command(key, ("EVALSHA", MARK.sha, 1, key, _FORMAT, SCHEMA, BUCKETS, margin), MARK)
     reply = reader.all([asked], "open")[0]
     found = ["" if part is None else part.decode("utf-8", "replace") for part in reply]
-    if found == ["", "", ""] and not make:
+    if not any(found) and not make:
         raise StoreFormatError(f"{described} is empty")
-    name, schema, buckets = found
+    name, schema, buckets, first = found
     if name != _FORMAT or not schema.isdigit() or not buckets.isdigit():
         raise StoreFormatError(f"{described}: this prefix holds another program's data; choose one with '?prefix='")
     if int(schema) > SCHEMA:
@@ -113,6 +120,7 @@ def check_format(reader: Reader, place: Place, described: str, *, make: bool) ->
             f"{described} has its data in {buckets} parts, and this version of turnkeeper knows {BUCKETS}; "
             "upgrade turnkeeper"
         )
+    return int(first) if first.isdigit() else 0
 
 
 def check_rights(reader: Reader, place: Place) -> None:

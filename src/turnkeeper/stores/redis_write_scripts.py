@@ -356,9 +356,12 @@ return 1
 MARK: Final = Script(
     """
 if redis.call('EXISTS', KEYS[1]) == 0 then
-  redis.call('HSET', KEYS[1], 'format', ARGV[1], 'schema', ARGV[2], 'buckets', ARGV[3])
+  local clock = redis.call('TIME')
+  local first = clock[1] * 1000 + math.floor(clock[2] / 1000) - ARGV[4]
+  redis.call('HSET', KEYS[1], 'format', ARGV[1], 'schema', ARGV[2], 'buckets', ARGV[3],
+    'first', string.format('%.0f', first * ARGV[3]))
 end
-return redis.call('HMGET', KEYS[1], 'format', 'schema', 'buckets')
+return redis.call('HMGET', KEYS[1], 'format', 'schema', 'buckets', 'first')
 """,
     writes=True,
 )

@@ -242,6 +242,9 @@ class FaultStore(Store):
     def entries(self, mid: int, **page: Any) -> list[StoredEntry]:  # noqa: D102
         return self._pass_on("entries", lambda: self.wrapped.entries(mid, **page))
 
+    def first_row(self) -> int:  # noqa: D102
+        return self.wrapped.first_row()
+
     def now(self) -> int:  # noqa: D102
         return self.wrapped.now()
 
