@@ -63,14 +63,14 @@ def doctor(url: str | None, put_aside: bool, keys_file: Path | None) -> None:
 
 def _examine(url: str, keys: Keyring | None, *, put_aside: bool) -> bool:
     store = store_to_look_at(url)
-    if not isinstance(store, SQLiteStore):
-        raise Stop(f"{store.describe()} is of a kind this command doesn't know")
     try:
         store.open(durability="full")
         say()
         say(store.describe(), style="bold")
-        with spinning("looking at the file, and through every memory"):
-            findings = [*check_file(store), *check_durability(url, store), *check_integrity(store)]
+        with spinning("looking through every memory"):
+            findings: list[Finding] = []
+            if isinstance(store, SQLiteStore):  # a server looks after its files itself
+                findings += [*check_file(store), *check_durability(url, store), *check_integrity(store)]
             corrupt = find_corrupt(with_keys(store, keys, allow_plain=True))
         healthy = _tell(findings + corrupt.findings(_SHOWN))
     finally:
@@ -78,9 +78,9 @@ def _examine(url: str, keys: Keyring | None, *, put_aside: bool) -> bool:
     if all(isinstance(error, DecryptionError) for error in corrupt.errors):
         if corrupt.errors:
             say("what does not open needs its key (--keys FILE, TURNKEEPER_KEYS); nothing is moved aside for that")
-    elif put_aside:
+    elif put_aside and isinstance(store, SQLiteStore):
         _put_aside(url, corrupt)
-    else:
+    elif isinstance(store, SQLiteStore):
         say("--quarantine moves corrupt memories aside; 'turnkeeper inspect URL ID --raw' shows their entries")
     return healthy
 
