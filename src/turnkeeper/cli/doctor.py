@@ -76,7 +76,7 @@ def _examine(url: str, keys: Keyring | None, *, put_aside: bool) -> bool:
     finally:
         store.close()
     if all(isinstance(error, DecryptionError) for error in corrupt.errors):
-        if corrupt.errors:
+        if corrupt.errors or corrupt.closed:
             say("what does not open needs its key (--keys FILE, TURNKEEPER_KEYS); nothing is moved aside for that")
     elif put_aside and isinstance(store, SQLiteStore):
         _put_aside(url, corrupt)
