@@ -1,7 +1,8 @@
 """What people who do this job report, each report as a test of the right behaviour; the rows are those of FIELD.md.
 
 Rows about windows, turns and compaction belong to later releases. Some rows have their test where their subject is:
-P83 in `processes/test_kill9.py`, P92 and P93 in `stores/test_sqlite.py`.
+P83 in `processes/test_kill9.py`, P92 and P93 in `stores/test_sqlite.py`, what
+servers add in `servers/test_field_rows.py`.
 """
 
 from __future__ import annotations

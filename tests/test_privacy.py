@@ -25,6 +25,7 @@ from support.schedule import Gate
 from turnkeeper import (
     AssistantMessage,
     InvalidArgumentError,
+    StoreUnavailableError,
     SystemMessage,
     ToolCall,
     ToolMessage,
@@ -52,7 +53,16 @@ from turnkeeper.messages import encode_messages
 from turnkeeper.metadata import StoredMetadata, describe, encode_metadata
 from turnkeeper.names import MemoryName
 from turnkeeper.requests import Request
-from turnkeeper.stores import InMemoryStore, Loaded, LoadQuery, SearchQuery, SQLiteStore, store_from_url
+from turnkeeper.stores import (
+    EncryptedStore,
+    InMemoryStore,
+    Keyring,
+    Loaded,
+    LoadQuery,
+    SearchQuery,
+    SQLiteStore,
+    store_from_url,
+)
 
 # Tokens that no identifier and no line of source can contain by chance: tracebacks are searched as well.
 SECRETS = ("c4n4" + "ry77", "p455" + "w0rd")
@@ -197,6 +207,15 @@ def deep() -> list[Any]:
     return items
 
 
+@scenario
+async def an_entry_that_another_key_sealed(_: Path) -> None:
+    inner = InMemoryStore()
+    async with turnkeeper.open_runtime(EncryptedStore(inner, Keyring({"k": b"1" * 32}, active="k"))) as runtime:
+        await runtime.memory("m").add({"role": "user", "content": CANARY})
+    async with turnkeeper.open_runtime(EncryptedStore(inner, Keyring({"k": b"2" * 32}, active="k"))) as runtime:
+        await runtime.memory("m").messages()
+
+
 NO_MESSAGES: dict[str, Callable[[], Any]] = {
     "text": lambda: [CANARY],
     "bytes": lambda: CANARY.encode(),
@@ -313,6 +332,17 @@ async def a_key_that_is_no_text(_: Path) -> None:
 async def a_key_with_a_surrogate(_: Path) -> None:
     async with turnkeeper.open_runtime("memory:") as runtime:
         await runtime.memory("m").add(SAID, idempotency_key=CANARY + "\ud83d")
+
+
+@scenario
+async def a_store_that_fell_back(directory: Path) -> None:
+    store = SQLiteStore(directory / "back.db")
+    async with turnkeeper.open_runtime(store) as runtime:
+        memory = runtime.memory("m")
+        await memory.add(SAID)
+        async with turnkeeper.open_runtime(SQLiteStore(directory / "other.db")) as other:
+            version = (await other.memory("m").add([SAID, SAID])).version
+        await memory.set([SAID], if_version=turnkeeper.Version(version.mid, version.n + 5))
 
 
 @scenario
@@ -905,10 +935,11 @@ async def a_foreign_error_in_a_thread(directory: Path) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        f"postgres://user:{PASSWORD}@host/db",
+        f"postgres://user:{PASSWORD}@host/db?nonsense={PASSWORD}",
+        f"postgres://user:{PASSWORD}@host/db?schema={PASSWORD}",
         f"postgresql+psycopg://user:{PASSWORD}@host:5432/db?sslmode=require",
-        f"redis://:{PASSWORD}@host:6379/0",
-        f"rediss://user:{PASSWORD}@host/0",
+        f"redis://:{PASSWORD}@host:6379/0?nonsense={PASSWORD}",
+        f"rediss://user:{PASSWORD}@host/{PASSWORD}",
         f"mysql://user:{PASSWORD}@host/db",
         f"mongodb+srv://user:{PASSWORD}@host/db",
         f"http://user:{PASSWORD}@host/",
@@ -927,7 +958,7 @@ async def a_foreign_error_in_a_thread(directory: Path) -> None:
         f"postgres://user:{PASSWORD}@host:port/db",
         f"//user:{PASSWORD}@host/db",
         f"user:{PASSWORD}@host/db",
-        f" postgres://user:{PASSWORD}@host/db",
+        f" mysql://user:{PASSWORD}@host/db",
         f"1://user:{PASSWORD}@host/db",
     ],
 )
@@ -935,6 +966,15 @@ async def a_foreign_error_in_a_thread(directory: Path) -> None:
 def test_no_error_repeats_a_urls_password(url: str, front: Callable[[str], Any]) -> None:
     with pytest.raises(InvalidArgumentError) as raised:
         front(url).__enter__()  # the blocking runtime looks at its arguments when it is entered
+    assert leaks(raised.value) == []
+
+
+@pytest.mark.parametrize("url", [f"postgresql://user:{PASSWORD}@127.0.0.1:1/db", f"redis://:{PASSWORD}@127.0.0.1:1/0"])
+def test_a_server_that_is_not_there_is_told_without_the_password(url: str) -> None:
+    store = store_from_url(url)
+    with pytest.raises(StoreUnavailableError) as raised:
+        store.open(durability="full")
+    store.close()
     assert leaks(raised.value) == []
 
 
@@ -1123,10 +1163,12 @@ class TestTheSearch:
 def test_every_kind_of_error_is_walked(request: pytest.FixtureRequest) -> None:
     """A new error class needs a scenario: this list says which one raises it."""
     raised_by = {
+        "AcknowledgedDataLostError": "a_store_that_fell_back",
         "CompactionAbandonedError": "a_summary_of_what_was_replaced",
         "CompactionError": "a_summariser_without_a_summary",
         "ConflictError": "a_version_that_is_old",
         "ContentionError": "other_writers_that_always_win",
+        "DecryptionError": "an_entry_that_another_key_sealed",
         "HistoryPrunedError": "a_version_that_was_pruned",
         "IdempotencyMismatchError": "a_key_for_other_content",
         "InvalidArgumentError": "setting_nothing",

@@ -4,10 +4,12 @@ import logging
 
 from turnkeeper.config import RuntimeOptions, Settings
 from turnkeeper.errors import (
+    AcknowledgedDataLostError,
     CompactionAbandonedError,
     CompactionError,
     ConflictError,
     ContentionError,
+    DecryptionError,
     HistoryPrunedError,
     IdempotencyMismatchError,
     InvalidArgumentError,
@@ -68,6 +70,7 @@ from turnkeeper.watches import MemoryWatch, RuntimeWatch
 from turnkeeper.windows import Messages, MessageWindow, TokenWindow, TurnWindow, Unbounded, Window
 
 __all__ = [
+    "AcknowledgedDataLostError",
     "AssistantMessage",
     "BpeCounter",
     "CharacterCounter",
@@ -77,6 +80,7 @@ __all__ = [
     "CompactionPolicy",
     "ConflictError",
     "ContentionError",
+    "DecryptionError",
     "Erasure",
     "HistoryEntry",
     "HistoryPage",

@@ -169,7 +169,9 @@ class Actor(TurnLedger):
             self._services.doubtful.add(self.name)
         for request in outstanding:
             self._answer(request, self._unknown() if request in writing else make_error())
-        self._log = None
+        if writing:
+            self._log = None  # with tentative entries: how many were acknowledged it does not tell
+        self._drop_log()
         if self._services.stopping:
             self._forget_lease()  # otherwise the next task gives it back
         self.end_task()
@@ -259,7 +261,7 @@ class Actor(TurnLedger):
         if closing is not None and closing.turn is not None:
             self._answer(closing, await self._close_turn(closing.turn))
         if self._corrupt is not None:
-            self._log = None  # look again next time: it may have been repaired
+            self._drop_log()  # look again next time: it may have been repaired
         elif self._log is not None:
             self._log.trim()
         self._services.residency.settle(self)

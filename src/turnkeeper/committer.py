@@ -50,6 +50,9 @@ _UNKNOWN: Final = Unknown()
 _SETTLE_WAITS: Final = (0.0, 0.05, 0.2, 0.5)
 """Seconds before each attempt to find out what became of a commit."""
 
+_SETTLE_TIME: Final = 5.0
+"""Seconds after which no further attempt begins, and that one attempt may take."""
+
 
 Reach: TypeAlias = tuple[Window, int | None]
 """How far back a log is needed: as far as this window shows with this limit."""
@@ -118,6 +121,7 @@ class _Gatherer(ABC, Generic[Item, Answer]):
         self._max_weight = max_weight
         self._max_bytes = max_bytes
         self.told: Callable[[Sequence[Item], Sequence[Answer]], None] | None = None  # of each group's answers
+        self.announce: Callable[[Sequence[Item], Sequence[Answer]], None] | None = None  # the same, for other processes
         self._line: deque[_Waiting[Item, Answer]] = deque()
         self._wake = anyio.Event()
         self._make_event = type(self._wake)  # the running loop's own: asking which one that is takes a microsecond
@@ -154,6 +158,8 @@ class _Gatherer(ABC, Generic[Item, Answer]):
                     waiting.done.set()
                 if self.told is not None:
                     self.told([waiting.item for waiting in group], answers)
+                if self.announce is not None:
+                    self.announce([waiting.item for waiting in group], answers)
 
     def close(self) -> None:
         """Answer all that wait as lost; nothing is accepted any more."""
@@ -220,6 +226,8 @@ class Committer(_Gatherer[Slice, Outcome]):
         finally:
             if self.told is not None:
                 self.told((slice_,), (outcome,))
+            if self.announce is not None:
+                self.announce((slice_,), (outcome,))
         return outcome
 
     def _measure(self, item: Slice) -> tuple[int, int]:
@@ -267,14 +275,18 @@ class Committer(_Gatherer[Slice, Outcome]):
 
     async def _look_up(self, slices: list[Slice]) -> list[Outcome | None] | None:
         """Ask the store by entry id; None when it can't be asked."""
+        patience = min(self._timeout, _SETTLE_TIME)
+        until = anyio.current_time() + patience
         for wait in _SETTLE_WAITS:
             await anyio.sleep(wait)
+            if wait and anyio.current_time() >= until:  # the first attempt took all of it: callers are waiting
+                break
             try:
                 settle = partial(self._store.settle, slices)
                 if self._read_lane is None:
                     found = settle()
                 else:
-                    found = await self._read_lane.call(settle, timeout=min(self._timeout, 5.0))
+                    found = await self._read_lane.call(settle, timeout=patience)
                 _check_count(found, slices)
                 return found
             except Exception:  # whatever keeps the store from answering: the attempts are bounded

@@ -8,13 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from turnkeeper.log import Receipt
+    from turnkeeper.log import Receipt, Version
 
 __all__ = [
+    "AcknowledgedDataLostError",
     "CompactionAbandonedError",
     "CompactionError",
     "ConflictError",
     "ContentionError",
+    "DecryptionError",
     "HistoryPrunedError",
     "IdempotencyMismatchError",
     "InvalidArgumentError",
@@ -269,6 +271,67 @@ class MemoryCorruptError(StoreError):
             f"memory {self.memory_id!r} (namespace {self.namespace!r}) can't be read at entry {self.version}: "
             f"{self.reason}; delete it, or see 'turnkeeper doctor URL --quarantine'"
         )
+
+
+class AcknowledgedDataLostError(StoreError):
+    """The store has less of a memory than it had acknowledged: a server took over that had not received everything.
+
+    The request changed nothing. What is gone is gone; the memory goes on from what the store kept, and the next
+    request works on it.
+
+    Attributes:
+        memory_id: the id of the memory.
+        namespace: its namespace.
+        known: the version that was acknowledged.
+        found: the version that the store has now; `Version(0, 0)`: it has no such memory.
+    """
+
+    def __init__(self, memory_id: str, namespace: str, known: Version, found: Version) -> None:
+        """Describe what was known and what is there."""
+        super().__init__(memory_id, namespace, known, found)
+        self.memory_id = memory_id
+        self.namespace = namespace
+        self.known = known
+        self.found = found
+
+    def __str__(self) -> str:
+        """Name the memory, both versions and the way out."""
+        there = f"has version {self.found} now" if self.found.n else "has no such memory now"
+        return (
+            f"memory {self.memory_id!r} (namespace {self.namespace!r}): the store acknowledged version {self.known} "
+            f"and {there}: what is missing is lost; this request changed nothing, the next one goes on from what is "
+            "there"
+        )
+
+
+class DecryptionError(MemoryCorruptError):
+    """An entry of one memory, or its metadata, did not open: its key is missing or another one, or it was altered.
+
+    Nothing was changed, and every other memory is unaffected. With the right key all is there again.
+
+    Attributes:
+        key_id: the key that it was sealed with; empty: it is not sealed, and plain content is refused.
+    """
+
+    def __init__(self, memory_id: str, namespace: str, version: int, key_id: str) -> None:
+        """Describe the entry at `version`; 0: the metadata."""
+        super().__init__(memory_id, namespace, version, _why_closed(key_id))
+        self.args: tuple[str, str, int, str] = (memory_id, namespace, version, key_id)
+        self.key_id = key_id
+
+    def __str__(self) -> str:
+        """Name the memory, the entry, the key and the way out."""
+        what = f"entry {self.version}" if self.version else "its metadata"
+        return (
+            f"memory {self.memory_id!r} (namespace {self.namespace!r}) can't be opened at {what}: {self.reason}; "
+            "nothing was changed, see docs/encryption.md"
+        )
+
+
+def _why_closed(key_id: str) -> str:
+    if not key_id:
+        return "it is not encrypted, and plain content is read with allow_plain=True only"
+    return f"sealed with key {key_id!r}, which is missing or another one, or it was altered or moved"
 
 
 def closed() -> RuntimeClosedError:

@@ -18,6 +18,7 @@ from turnkeeper.log import (
     POP,
     REMOVE,
     SET,
+    STARTING,
     UNDO,
     Details,
     Head,
@@ -28,6 +29,7 @@ from turnkeeper.log import (
 )
 from turnkeeper.messages import Message, make_place, place_message, restore_message
 from turnkeeper.names import MemoryName
+from turnkeeper.sealed import check_meta, check_payload
 from turnkeeper.state import Log
 from turnkeeper.windows.transcript import current_system
 from turnkeeper.wire import decode, encode
@@ -62,10 +64,12 @@ def fold(loaded: Loaded, name: MemoryName, before: StoredEntry | None = None) ->
 
     Raises:
         MemoryCorruptError: an entry is missing, of an unknown kind, or can't be decoded.
+        DecryptionError: one is sealed, or the metadata are.
     """
     head = loaded.head
     log = Log(head)
     if head is not None:
+        check_meta(head.meta, name)
         # The one entry that may be there is that of a system message which another took the place of since.
         if loaded.older and _missing_system(loaded.entries, head.base) != head.base - 1:
             raise MemoryCorruptError(name.id, name.namespace, head.base, "the state begins in the middle of the log")
@@ -88,6 +92,8 @@ def fold(loaded: Loaded, name: MemoryName, before: StoredEntry | None = None) ->
         log.start(head, first, loaded.after, system, said_by, summary)
         apply_entries(log, loaded.entries, name)
         _check_end(log, head, name)
+        if head.base > 1 and not _is_told(start, loaded.entries, head.base):
+            log.moved = log.n
         if system is None and log.complete and (start is None or start.op != COMPACT):
             log.missing_system = _missing_system(loaded.entries, held)
         log.begin()
@@ -102,6 +108,7 @@ def extend(log: Log, loaded: Loaded, name: MemoryName) -> Log:
     """
     if loaded.head is None or loaded.head.mid != log.mid or not loaded.continues:
         return fold(loaded, name)
+    check_meta(loaded.head.meta, name)
     mark = log.begin()
     try:
         apply_entries(log, loaded.entries, name)
@@ -111,6 +118,18 @@ def extend(log: Log, loaded: Loaded, name: MemoryName) -> Log:
         raise
     log.note(loaded.head)
     return log
+
+
+def _is_told(start: StoredEntry | None, entries: Sequence[StoredEntry], base: int) -> bool:
+    """Tell whether the log says where its state begins: by the kind of that entry, or in one behind it."""
+    if start is not None and start.op in STARTING:
+        return True
+    for entry in entries:
+        if not entry.payload.startswith(_ONLY_MESSAGES):
+            begins = details_of(entry).begins
+            if begins is not None and begins[0] == base:
+                return True
+    return False
 
 
 def _missing_system(entries: Sequence[StoredEntry], held: int) -> int:
@@ -210,6 +229,7 @@ def content_of(entry: StoredEntry, name: MemoryName) -> tuple[Details, tuple[Mes
     Raises:
         MemoryCorruptError: it can't be.
     """
+    check_payload(entry.payload, name, entry.version)
     with contextlib.suppress(ValueError, TypeError, LookupError, RecursionError, msgspec.MsgspecError):
         try:
             raws = [bytes(raw) for raw in _decode_messages(entry.payload).messages]

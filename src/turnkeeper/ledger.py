@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
@@ -9,9 +11,11 @@ from random import random
 from typing import Final
 
 import anyio
+from msgspec.structs import replace
 
 from turnkeeper.committer import Fetch, Reach
 from turnkeeper.errors import (
+    AcknowledgedDataLostError,
     ConflictError,
     ContentionError,
     IdempotencyMismatchError,
@@ -27,11 +31,14 @@ from turnkeeper.log import (
     Committed,
     Conflict,
     Duplicate,
+    Head,
     Held,
     Key,
+    Lease,
     NotCommitted,
     Receipt,
     Rejected,
+    Slice,
     StoredReceipt,
     Version,
 )
@@ -41,6 +48,7 @@ from turnkeeper.plan import EVERYTHING, Plan, apply, conflicting
 from turnkeeper.requests import DELETE, DONE, PRUNE, QUEUED, READING, TAKEN, UNDO_TURNS, Request
 from turnkeeper.services import Services
 from turnkeeper.state import Log
+from turnkeeper.stores import Store
 from turnkeeper.turnstile import Turnstile
 
 __all__ = ["LARGEST_BATCH", "Ledger", "replayed"]
@@ -49,8 +57,16 @@ FIRST_BACKOFF: Final = 0.001
 LONGEST_BACKOFF: Final = 0.05
 """Seconds to let others through after losing a race, times the attempts so far and a random share."""
 
+_PROBE_LEASE: Final = 1.0
+"""Seconds that a row made to see its number may keep others out, should it not be given back."""
+
+logger: Final[logging.Logger] = logging.getLogger("turnkeeper")
+
 _COMPUTED: Final = frozenset((UNDO_TURNS, POP, PRUNE))
 """Requests that hang on what the state is."""
+
+NOTHING: Final = Version(0, 0)
+"""The version of a memory that is not there."""
 
 LARGEST_BATCH: Final = 128
 """Requests taken from a mailbox at once: a slice of bounded size, and a chance for others in between."""
@@ -62,12 +78,13 @@ class Ledger(ABC):
     Nothing here is thread-safe, and one task at a time runs it.
     """
 
-    __slots__ = ("_corrupt", "_lease", "_log", "_returning", "_services", "_turnstile", "_writing", "name")
+    __slots__ = ("_corrupt", "_known", "_lease", "_log", "_returning", "_services", "_turnstile", "_writing", "name")
 
     def __init__(self, name: MemoryName, services: Services) -> None:
         self.name: MemoryName = name
         self._services = services
         self._log: Log | None = None
+        self._known = NOTHING  # the version acknowledged last, while there is no log that says so
         self._corrupt: MemoryCorruptError | None = None
         self._writing: list[Request] | None = None
         self._turnstile: Turnstile | None = None  # comes with the first turn
@@ -76,12 +93,18 @@ class Ledger(ABC):
 
     def _forget_lease(self) -> None:
         self._lease = b""
+        if (notices := self._services.notices) is not None:
+            notices.leave(self.look_at_lease)
         self._stop_returning()
 
     def _stop_returning(self) -> None:
         if self._returning:
             self._returning = False
             self._services.admission.release(0)
+
+    @abstractmethod
+    def look_at_lease(self) -> None:
+        """Look soon whether the open turn still has its lease."""
 
     @abstractmethod
     def _answer(self, request: Request, result: object) -> None:
@@ -109,12 +132,17 @@ class Ledger(ABC):
 
     async def _fetch(self, known: Version | None, reach: Reach | None) -> StoreError | None:
         try:
+            acknowledged = self._known if self._log is None else self._log.version
             before = self._log.before if known is not None and self._log is not None else 0
             fetched = await self._services.reader.load(Fetch(self.name, known, reach, before))
         except StoreError as error:
-            self._log = None
+            self._drop_log()
             return error
         log, head = fetched.log, fetched.loaded.head
+        if acknowledged.n and (lost := await self._find_loss(acknowledged, head)) is not None:
+            self._log, self._known = None, NOTHING  # it is told once; then it goes on from what is there
+            return lost
+        self._known = NOTHING
         if log is None:
             assert self._log is not None
             try:
@@ -129,6 +157,48 @@ class Ledger(ABC):
             log.resume(self._log)
         self._log = log
         return None
+
+    def _drop_log(self) -> None:
+        """Forget the log, without tentative entries, but not what is acknowledged of it."""
+        if self._log is not None:
+            self._known, self._log = self._log.version, None
+
+    async def _find_loss(self, known: Version, head: Head | None) -> AcknowledgedDataLostError | None:
+        """Return the error when the store has less than a version that it had acknowledged.
+
+        Rows only get higher numbers. Where there is none, another process may have deleted it: then the next row's is
+        higher.
+        """
+        if head is not None and head.version:
+            if head.mid > known.mid or (head.mid == known.mid and head.version >= known.n):
+                return None
+            found = Version(head.mid, head.version)
+        else:
+            if self._services.shared and not await self._is_older(known):
+                number = head.mid if head is not None and head.mid != known.mid else await self._next_row()
+                if number == 0 or number > known.mid:
+                    return None
+            found = NOTHING
+        self._services.acknowledged_lost += 1
+        logger.error("the store has less of a memory than it had acknowledged: %s, not %s", found, known)
+        return AcknowledgedDataLostError(self.name.id, self.name.namespace, known, found)
+
+    async def _is_older(self, known: Version) -> bool:
+        """Tell whether a row is older than all that the store has, which is then another server's, or was made anew."""
+        try:
+            return known.mid < await self._services.reader.run(_first_row)
+        except StoreError:
+            return False
+
+    async def _next_row(self) -> int:
+        """Return the number that a new row of this name gets, by making one for a moment; 0: it can't be told."""
+        mark, commit = os.urandom(16), self._services.committer.commit
+        probe = Slice(self.name, 0, 0, (), lease=Lease(mark, _PROBE_LEASE))
+        outcome = await commit(probe)
+        if not isinstance(outcome, Committed):
+            return 0
+        await commit(replace(probe, mid=outcome.mid, turn_id=mark, lease=Lease(mark, 0.0)))
+        return outcome.mid
 
     # Committing
 
@@ -147,6 +217,7 @@ class Ledger(ABC):
             if self._corrupt is not None:
                 return batch
         max_writers = LARGEST_BATCH
+        proven = services.strong or not services.shared  # nobody else writes, or it is current when it matters
         attempts = reaches = 0
         while batch and (log := self._log) is not None:
             version, base, head = log.n, log.base, None if current else log.head
@@ -165,8 +236,8 @@ class Ledger(ABC):
                 continue
             if not plan.writes:
                 # A commit proves that its log was current; answers without one need the proof from the store.
-                if not current:
-                    current = True
+                if not current or (not proven and self._claims_loss(plan)):
+                    current = proven = True
                     if (unreachable := await self._refresh(batch[0])) is not None:
                         return self._refuse(batch, unreachable)
                     if self._corrupt is not None:
@@ -222,8 +293,16 @@ class Ledger(ABC):
             elif isinstance(outcome, Held):
                 self._hold(batch)
             elif isinstance(outcome, Duplicate):
-                request = plan.writers[outcome.index]
-                self._answer(request, self._replayed(request, outcome.stored))
+                request, stored = plan.writers[outcome.index], outcome.stored
+                ahead = stored.receipt.version
+                if ahead.mid == log.mid and ahead.n > log.n and self._corrupt is None:
+                    if (unreachable := await self._refresh(request)) is not None:
+                        return self._refuse(batch, unreachable)
+                    if (now := self._log) is not None and ahead.mid == now.mid and ahead.n > now.n:
+                        services.acknowledged_lost += 1
+                        lost = AcknowledgedDataLostError(self.name.id, self.name.namespace, ahead, now.version)
+                        self._answer(request, lost)
+                self._answer(request, self._replayed(request, stored))
             elif isinstance(outcome, Rejected) and len(plan.writers) > 1:
                 max_writers = 1  # one of them is refused for a reason of its own: find it
             elif isinstance(outcome, (Rejected, NotCommitted)):
@@ -236,7 +315,7 @@ class Ledger(ABC):
                         request.turn.unsure = True
                 self._fail(plan, self._unknown)
                 services.doubtful.add(self.name)
-                self._log = None  # what it holds may be behind or ahead of the store
+                self._drop_log()  # what it holds may be behind the store
                 if (unreachable := await self._load(batch[0])) is not None:
                     return self._refuse(batch, unreachable)
                 if self._corrupt is not None:
@@ -270,6 +349,9 @@ class Ledger(ABC):
                 waiting.append(request)
         self._turnstile.held.extendleft(reversed(waiting))
         self._turnstile.close(self._services.now())
+
+    def _claims_loss(self, plan: Plan) -> bool:
+        return any(isinstance(result, AcknowledgedDataLostError) for _, result in plan.answers)
 
     # Answering
 
@@ -307,6 +389,8 @@ class Ledger(ABC):
         return replayed(self.name, request.key, stored)
 
     def _refuse(self, batch: list[Request], error: StoreError) -> list[Request]:
+        if isinstance(error, AcknowledgedDataLostError) and not any(request.state <= TAKEN for request in batch):
+            self._known = error.known  # all have their answers already: the next request is told
         for request in batch:
             self._answer(request, fresh(error))
         return []
@@ -343,3 +427,7 @@ def replayed(name: MemoryName, key: Key | None, stored: StoredReceipt) -> Receip
         f"memory {name.id!r} (namespace {name.namespace!r}): this idempotency key was used for other content; use a "
         "new key for a new request"
     )
+
+
+def _first_row(store: Store) -> int:
+    return store.first_row()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final, TypeAlias
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from turnkeeper.errors import InvalidArgumentError, StoreError
 from turnkeeper.messages import Message
 from turnkeeper.names import MemoryName
+from turnkeeper.wire import decode
 
 __all__ = [
     "ADD",
@@ -149,6 +151,8 @@ class Details(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         leads: for "fork": whether the first message is the system message that stands before all others.
         summary: for "fork": how many messages behind that one are a summary.
         origin: for "fork": the id, namespace and version that it was made from.
+        begins: for the first entry after pruning moved `Head.base`: that, and `Head.system`, as they were when the
+            entry came. Nothing else in the log tells once they have changed again. System -1: not known any more.
     """
 
     to: int = -1
@@ -159,6 +163,7 @@ class Details(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     leads: bool = False
     summary: int = 0
     origin: tuple[str, str, str] | None = None
+    begins: tuple[int, int] | None = None
 
     def __repr__(self) -> str:
         """Show what it says of places, never what was said there."""
@@ -402,10 +407,13 @@ _NO_DETAILS: Final = Details()
 
 def details_of(entry: StoredEntry) -> Details:
     """Return what a stored entry says besides its messages; nothing when it can't be decoded."""
-    try:
-        return _decode_details(entry.payload)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return _NO_DETAILS
+    with contextlib.suppress(ValueError, TypeError, RecursionError, msgspec.MsgspecError):
+        try:
+            return _decode_details(entry.payload)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            # Texts with lone surrogates, which the standard library reads.
+            return msgspec.convert(decode(entry.payload), Details)
+    return _NO_DETAILS
 
 
 def first_entry(start: StoredEntry | None, base: int) -> int:

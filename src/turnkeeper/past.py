@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from turnkeeper.earlier import copied_entries, log_at
 from turnkeeper.errors import MemoryExistsError
 from turnkeeper.forking import Copied, Fork, fork_off, taken
-from turnkeeper.history import check_version, copied_entries, log_at
+from turnkeeper.history import check_version, pruned
 from turnkeeper.log import FORK, Details, Version
 from turnkeeper.messages import restore_message
 from turnkeeper.metadata import Metadata, with_fork, without_fork
@@ -25,7 +26,8 @@ async def messages_at(core: RuntimeCore, name: MemoryName, at: Version, window: 
     check_version(at, "at")
     log = await core.look_up(partial(log_at, name=name, version=at))
     view = log.view(window, window.limit(name.id))  # here, since a window is the user's code and fails alone
-    assert view is not None
+    if view is None:
+        raise pruned(name, log.after + 1)
     return view
 
 
@@ -71,4 +73,7 @@ async def _fork_request(core: RuntimeCore, name: MemoryName, at: Version | None,
 
 
 def _fork_at(store: Store, name: MemoryName, at: Version) -> Fork:
-    return fork_off(log_at(store, name, at))
+    log = log_at(store, name, at)
+    if not log.complete:
+        raise pruned(name, log.after + 1)
+    return fork_off(log)

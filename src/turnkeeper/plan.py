@@ -79,12 +79,14 @@ class Plan:
         pruning: the window of the last request that prunes.
         prune: number of the entry before which all but the current system message goes from the store; 0: none.
         base: number of the entry that starts the state because of that; 0: as the log says.
+        begins: what the first entry has to say of the state before it (`Details.begins`); None: nothing.
         lacking: the window, and its limit, for which the next request of the batch needs older messages.
     """
 
     __slots__ = (
         "answers",
         "base",
+        "begins",
         "consumed",
         "deletes",
         "entries",
@@ -105,6 +107,7 @@ class Plan:
         self.pruning: LimitedWindow | None = None
         self.prune: int = 0
         self.base: int = 0
+        self.begins: tuple[int, int] | None = None
         self.lacking: tuple[Window, int | None] | None = None
 
     @property
@@ -160,6 +163,8 @@ def apply(
     16 each.
     """
     plan = Plan()
+    if log.moved == log.n:
+        plan.begins = log.base, log.system
     keys: set[str] | None = None
     ids = random_bytes(16 * len(batch))
     for request in batch:
@@ -285,6 +290,8 @@ def _enter(
     turn_id: bytes = b"",
 ) -> None:
     place = 16 * len(plan.entries)
+    if plan.begins is not None and not plan.entries:
+        details = replace(details or Details(), begins=plan.begins)
     plan.entries.append(Entry(op, ids[place : place + 16], messages, request.key, details, turn_id))
     plan.writers.append(request)
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from turnkeeper.compactable import Compactable, unchanged
 from turnkeeper.errors import (
+    AcknowledgedDataLostError,
     CompactionAbandonedError,
     ConflictError,
     InvalidMessageError,
@@ -219,11 +220,13 @@ def compact(log: Log, request: Request, name: MemoryName) -> Result:
     return Revision(COMPACT, details, request.messages, Receipt(log.version, len(request.messages)))
 
 
-def stale(log: Log, request: Request, name: MemoryName) -> ConflictError | None:
+def stale(log: Log, request: Request, name: MemoryName) -> AcknowledgedDataLostError | ConflictError | None:
     """Return why a request that hangs on a version can't be applied."""
     expected = request.if_version
     if expected is None or expected == log.version:
         return None
+    if expected.mid == log.mid and expected.n > log.n:  # a version is there only once it was acknowledged
+        return AcknowledgedDataLostError(name.id, name.namespace, expected, log.version)
     return ConflictError(
         f"memory {name.id!r} (namespace {name.namespace!r}) is at version {log.version}, not {expected}: "
         "read it again and decide anew"

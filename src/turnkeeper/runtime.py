@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import Context
-from functools import partial
 from threading import get_ident
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -20,27 +18,26 @@ from anyio.lowlevel import checkpoint
 
 from turnkeeper.actor import Actor
 from turnkeeper.admission import Admission
-from turnkeeper.committer import Committer, Reader, wrapped
+from turnkeeper.committer import Committer, Reader
 from turnkeeper.compaction import Compactor
 from turnkeeper.config import Settings
 from turnkeeper.errors import (
     InvalidArgumentError,
     RuntimeClosedError,
     RuntimeUsageError,
-    StoreError,
     StoreInUseError,
-    StoreUnavailableError,
     closed,
 )
-from turnkeeper.lane import Job, Lane, LaneTimeoutError
-from turnkeeper.log import Slice, StoredReceipt
+from turnkeeper.log import StoredReceipt
 from turnkeeper.names import MemoryName
+from turnkeeper.notices import Notices
 from turnkeeper.requests import CLOSE_TURN, READ, READING, Request
 from turnkeeper.residency import Residency
 from turnkeeper.retention import Keeper
 from turnkeeper.services import Inbox, Services
 from turnkeeper.stats import RuntimeStats
-from turnkeeper.stores import Store, store_from_url
+from turnkeeper.storage import Storage
+from turnkeeper.stores import Reseal, Store, store_from_url
 from turnkeeper.turnstile import OpenTurn
 from turnkeeper.watching import Watching
 from turnkeeper.windows import Messages, Window
@@ -57,10 +54,6 @@ _OPEN: Final = "open"
 _CLOSING: Final = "closing"
 _CLOSED: Final = "closed"
 _FORKED: Final = "the parent process's"
-
-_FOR_THE_STORE: Final = 1.0
-"""Seconds that closing the store, with the leases of open turns given back, may take though draining has used up
-`close_timeout`."""
 
 _opened: Final[WeakSet[RuntimeCore]] = WeakSet()
 
@@ -88,8 +81,7 @@ class RuntimeCore:
         self._thread = 0
         self._task = 0
         self._failed_at_close = 0
-        self._leases_left: list[Slice] = []  # of turns that were open to the end
-        self._store_open = False
+        self._storage = Storage(store, settings)
         self.portal: BlockingPortal
         self._group: TaskGroup  # the keeper's
         self._services: Services
@@ -98,7 +90,7 @@ class RuntimeCore:
         self._compactor: Compactor
         self._keeper: Keeper
         self.watching: Watching
-        self._lanes: tuple[Lane, Lane] | tuple[()] = ()
+        self._notices: Notices | None = None
 
     # Life
 
@@ -128,13 +120,13 @@ class RuntimeCore:
         self._ready = anyio.Event()
         self._ended = anyio.Event()
         try:
-            await self._open_store()
+            await self._storage.open()
             self._prepare()
             self._outer = anyio.create_task_group()
             await self._outer.__aenter__()
         except BaseException:
             self._state = _NEW  # whatever was in the way, it may be tried again
-            self._begin_closing()
+            self._storage.begin_closing()
             raise
         self._outer.start_soon(self._keep)
         try:
@@ -157,19 +149,18 @@ class RuntimeCore:
 
     def holds_store(self) -> bool:
         """Whether the store is open, or on its way there or back."""
-        return self._store_open
+        return self._storage.is_open
 
     def disown(self) -> None:
         """Mark this runtime as belonging to the parent process: called in a forked child."""
         self._state = _FORKED
 
     def _prepare(self) -> None:
-        settings, store = self.settings, self.store
-        commit_lane, read_lane = self._lanes if self._lanes else (None, None)
+        settings, store, storage = self.settings, self.store, self._storage
         self._admission = Admission(settings)
         strong = settings.consistency == "strong" if settings.consistency else store.shared
-        self._committer = Committer(store, settings, commit_lane, read_lane)
-        self._reader = Reader(store, settings, read_lane)
+        self._committer = Committer(store, settings, storage.writing, storage.reading)
+        self._reader = Reader(store, settings, storage.reading)
         services = self._services = Services(
             settings,
             self._committer,
@@ -180,6 +171,9 @@ class RuntimeCore:
             strong=strong,
             shared=store.shared,
         )
+        if storage.announcing is not None:
+            self._notices = services.notices = Notices(store, storage.announcing, self.spawn_task)
+            self._committer.announce = self._notices.committed
         self._compactor = Compactor(self, settings.compaction, settings.max_compactions)
         if settings.compaction is not None:
             services.policy = self._compactor.look
@@ -200,7 +194,7 @@ class RuntimeCore:
                 async with anyio.create_task_group() as self._group, BlockingPortal() as self.portal:
                     try:
                         tasks = [self._residency.sweep_for_ever]
-                        if self._lanes:
+                        if not self.store.inline:
                             tasks += [self._committer.flush, self._reader.flush]
                         tasks.append(self._keeper.keep_for_ever)
                         for task in tasks:
@@ -256,12 +250,12 @@ class RuntimeCore:
                 self._abort()
                 self._stop.set()
                 await self._ended.wait()
-                await self._close_store(deadline)
+                await self._storage.close(deadline)
         finally:
             self._state = _CLOSED
             self._abort()
             self._stop.set()
-            self._begin_closing()
+            self._storage.begin_closing()
             await self._leave_outer()
             if self._failed_at_close:
                 logger.warning("closed with %d requests failed after the deadline", self._failed_at_close)
@@ -279,12 +273,14 @@ class RuntimeCore:
     def _abort(self) -> None:
         """Answer everybody, in one synchronous step."""
         self._services.stopping = True
+        if self._notices is not None:
+            self._notices.close()
         self.watching.close()
         self._admission.close()
         self._compactor.close()
         for actor in self._residency.actors():
             if (lease := actor.lease_left()) is not None:
-                self._leases_left.append(lease)
+                self._storage.leases_left.append(lease)
             self._failed_at_close += actor.fail_outstanding(closed)
         self._committer.close()
         self._reader.close()
@@ -292,78 +288,6 @@ class RuntimeCore:
     async def _leave_outer(self) -> None:
         self._outer.cancel_scope.cancel()
         await self._outer.__aexit__(None, None, None)
-
-    # The store's threads
-
-    async def _open_store(self) -> None:
-        open_it = partial(self.store.open, durability=self.settings.durability)
-        self._store_open = True  # or on its way there: either way it has to be closed
-        try:
-            if self.store.inline:
-                open_it()
-                return
-            self._lanes = Lane("turnkeeper commit"), Lane("turnkeeper read")
-            await self._lanes[0].call(open_it, timeout=self.settings.commit_timeout)
-        except LaneTimeoutError:
-            slow = f"{self.store.describe()} did not open within {self.settings.commit_timeout} s (commit_timeout)"
-            failure: StoreError = StoreUnavailableError(slow)
-        except Exception as error:
-            failure = wrapped(error, self.store, "open")
-        else:
-            return
-        raise failure  # outside the handlers: a chained error could hold anything
-
-    async def _close_store(self, deadline: float) -> None:
-        job = self._begin_closing()
-        if job is None:
-            return
-        with anyio.CancelScope(deadline=max(deadline, anyio.current_time() + _FOR_THE_STORE)):
-            await job.done.wait()
-        if not job.done.is_set():
-            logger.warning("%s stalls; it is closed when it comes back", self.store.describe())
-        elif job.error is not None:
-            raise wrapped(job.error, self.store, "close")
-
-    def _begin_closing(self) -> Job[None] | None:
-        """Close an inline store, or have another closed behind everything that its threads have to do, and end them.
-
-        Returns:
-            The closing, or None when there is nothing to wait for.
-        """
-        if not self._store_open:
-            return None
-        self._store_open = False
-        if not self._lanes:
-            if self._leases_left:
-                self._give_back_leases()
-            self._close_inline()
-            return None
-        (commits, reads), self._lanes = self._lanes, ()
-        if self._leases_left:
-            commits.post(self._give_back_leases)
-        job = Job(self.store.close)
-
-        def behind_the_reads() -> None:
-            commits.put(job)
-            commits.stop()
-
-        reads.post(behind_the_reads)
-        reads.stop()
-        return job
-
-    def _give_back_leases(self) -> None:
-        """Let other processes in where turns were open to the end; where that fails, their leases run out."""
-        with contextlib.suppress(Exception):
-            self.store.commit(self._leases_left, receipt_ttl=self.settings.idempotency_ttl)
-
-    def _close_inline(self) -> None:
-        try:
-            self.store.close()
-        except Exception as error:
-            failure = wrapped(error, self.store, "close")
-        else:
-            return
-        raise failure
 
     # Requests
 
@@ -472,16 +396,16 @@ class RuntimeCore:
             StoreError: the store failed, or took too long; then it may still come to it.
         """
         self.check_usable()
-        if not self._lanes:
-            return self.store.scrub()
-        try:
-            return await self._lanes[0].call(self.store.scrub, timeout=self.settings.commit_timeout)
-        except LaneTimeoutError:
-            slow = f"{self.store.describe()} was not scrubbed within {self.settings.commit_timeout} s (commit_timeout)"
-            failure: StoreError = StoreUnavailableError(slow)
-        except Exception as error:
-            failure = wrapped(error, self.store, "scrub")
-        raise failure
+        return await self._storage.scrub()
+
+    async def reseal(self, changes: Sequence[Reseal]) -> list[bool]:
+        """Put sealed payloads into the place of others; see `Store.reseal`.
+
+        Raises:
+            StoreError: the store failed, or took too long; then it may still come to it.
+        """
+        self.check_usable()
+        return await self._storage.reseal(changes)
 
     @property
     def keeper(self) -> Keeper:
@@ -556,6 +480,7 @@ class RuntimeCore:
             read_groups=reads.groups,
             conflicts=self._services.conflicts,
             unknown_outcomes=self._services.unknown_outcomes,
+            acknowledged_lost=self._services.acknowledged_lost,
             unloads=residency.unloads,
             failed_at_close=self._failed_at_close,
             compactions=self._compactor.done,

@@ -19,6 +19,7 @@ from turnkeeper.state import Log
 
 if TYPE_CHECKING:
     from turnkeeper.actor import Actor
+    from turnkeeper.notices import Notices
     from turnkeeper.residency import Residency
 
 __all__ = ["Inbox", "Services"]
@@ -40,15 +41,19 @@ class Services:
             so fences the old one off, their reads check the store.
         conflicts: commits that another writer forestalled.
         unknown_outcomes: requests answered with `OutcomeUnknownError`.
+        acknowledged_lost: memories found behind what the store had acknowledged.
+        notices: what is heard of other processes; None where the store has no notices.
     """
 
     __slots__ = (
+        "acknowledged_lost",
         "admission",
         "committer",
         "conflicts",
         "doubtful",
         "expect_policies",
         "make_event",
+        "notices",
         "now",
         "policy",
         "random_bytes",
@@ -93,3 +98,5 @@ class Services:
         self.doubtful: set[MemoryName] = set()
         self.conflicts: int = 0
         self.unknown_outcomes: int = 0
+        self.acknowledged_lost: int = 0
+        self.notices: Notices | None = None

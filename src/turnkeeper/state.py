@@ -36,6 +36,8 @@ class Log:
         n: number of the last entry, tentative ones included.
         base: number of the entry that starts the state.
         size: bytes of the encoded messages held.
+        moved: number of the last entry when pruning moved `base`, as far as no later entry is known to say so; -1: it
+            did not.
         after: all entries behind this one are held; -1: the whole state is.
         first: number of the first entry that the state needs besides the one at `base`.
         meta: the memory's metadata, as the store has them.
@@ -60,6 +62,7 @@ class Log:
         "meta_version",
         "mid",
         "missing_system",
+        "moved",
         "n",
         "size",
         "transcript",
@@ -75,6 +78,7 @@ class Log:
         self.after: int = -1
         self.first: int = 0
         self.missing_system: int = 0
+        self.moved: int = -1
         self.meta: bytes | None = None
         self.meta_version: int = 0
         self.expires_at: int = 0
@@ -253,7 +257,8 @@ class Log:
         transcript = self.transcript
         before = transcript.system_before
         if before is not None and place_of(before) == place:
-            before = message
+            # Replaced already, and where messages that equalled it are not held, a later one is no repetition of it.
+            before = message if self.complete or before is transcript.system else None
         kept = [message if place_of(each) == place else each for each in self._messages]
         self._rebuild(kept, Transcript(before, transcript.summary))
 
@@ -516,6 +521,8 @@ class Log:
             self._rebuild(kept, Transcript(self._system_left(base)))
         else:
             self._let_go(base)
+        if base != self.base:
+            self.moved = self.n
         self.base = self.first = base
         if self.after < base:
             self.after = -1

@@ -51,6 +51,7 @@ class RuntimeStats(msgspec.Struct, frozen=True, gc=False):
         unloads: memories dropped from RAM.
         compactions: summaries committed in the place of older messages.
         compaction_failures: attempts of a `CompactionPolicy` that came to nothing.
+        acknowledged_lost: how often a memory was found behind what the store had acknowledged.
         failed_at_close: requests failed with RuntimeClosedError, or OutcomeUnknownError, because closing took too long.
     """
 
@@ -75,3 +76,4 @@ class RuntimeStats(msgspec.Struct, frozen=True, gc=False):
     failed_at_close: int
     compactions: int = 0
     compaction_failures: int = 0
+    acknowledged_lost: int = 0

@@ -9,6 +9,7 @@ from typing import Final
 import anyio
 
 from turnkeeper.errors import (
+    AcknowledgedDataLostError,
     OutcomeUnknownError,
     StoreError,
     StoreUnavailableError,
@@ -43,6 +44,9 @@ __all__ = ["TurnLedger", "committed_before"]
 _SHORTEST_PAUSE: Final = 0.02
 """Seconds before a lease is given back again that could not be; each time twice as many, times a random share."""
 
+_BETWEEN_LOOKS: Final = 1.0
+"""Seconds between two looks at a lease that notices bring about: each is a small commit, and notices are many."""
+
 _LONGEST_LEAVING: Final = 1.0
 """Seconds in which that is tried before the turn's caller is told that it failed."""
 
@@ -65,6 +69,19 @@ class TurnLedger(Ledger):
         duration, now = self._services.settings.turn_lease, self._services.now()
         self._renew_at, self._lease_ends = now + duration / 3, now + duration
         self._return_at, self._pause = 0.0, _SHORTEST_PAUSE
+        if (notices := self._services.notices) is not None:
+            notices.enter(self.look_at_lease)
+
+    def look_at_lease(self) -> None:
+        """Look whether the open turn still has its lease: another process may have taken it. Once a second at most."""
+        if self._renews() is not None:
+            looked = self._lease_ends - self._services.settings.turn_lease
+            self._renew_at = min(self._renew_at, max(self._services.now(), looked + _BETWEEN_LOOKS))
+            self._rouse()
+
+    @abstractmethod
+    def _rouse(self) -> None:
+        """Wake the task."""
 
     @abstractmethod
     def _adopt(self, request: Request) -> None:
@@ -164,7 +181,7 @@ class TurnLedger(Ledger):
             else:
                 # The store may hold it: unless it is given back, nobody could write until it runs out.
                 self._hold_lease(turn)
-                self._log = None
+                self._drop_log()
                 return self._unknown()
         return fresh(self._corrupt) if self._corrupt is not None else closed()
 
@@ -205,7 +222,7 @@ class TurnLedger(Ledger):
         settings, log = self._services.settings, self._log
         self._renew_at = now + settings.turn_lease / 3
         if log is None:
-            if await self._fetch(None, None) is None:
+            if await self._fetch_for_lease():
                 self._renew_at = now
             return
         outcome = await self._services.committer.commit(self._lease_slice(log, Lease(turn.id, settings.turn_lease)))
@@ -225,12 +242,12 @@ class TurnLedger(Ledger):
         """
         outcome, version = None, -1
         if self._log is None:
-            await self._fetch(None, None)
+            await self._fetch_for_lease()
         if (log := self._log) is not None:
             version = log.n
             outcome = await self._services.committer.commit(self._lease_slice(log, Lease(self._lease, 0.0)))
             if log.n == 0 or isinstance(outcome, Conflict):
-                self._log = None  # its row is gone, or came with it; or others have written
+                self._drop_log()  # its row is gone, or came with it; or others have written
         now = self._services.now()
         if isinstance(outcome, (Committed, Held)) or now >= self._lease_ends:
             self._forget_lease()
@@ -239,6 +256,13 @@ class TurnLedger(Ledger):
             self._pause *= 2
             self._stop_returning()
         return outcome, version
+
+    async def _fetch_for_lease(self) -> bool:
+        """Read the head; a loss found by this is told to the next request, as here is nobody to be told."""
+        error = await self._fetch(None, None)
+        if isinstance(error, AcknowledgedDataLostError):
+            self._known = error.known
+        return error is None
 
     async def _close_turn(self, turn: OpenTurn) -> Exception | None:
         """Leave a turn before its caller goes on; return what it is to be told.

@@ -119,7 +119,8 @@ class Watching:
         self._told: tuple[dict[MemoryName, Version], dict[MemoryName, Version]] = {}, {}
         self._polling = False
         self.closed: bool = False
-        self._stop = Signal(services.make_event)  # the poll has nothing to do any more
+        self._stop = Signal(services.make_event)  # the poll has nothing to do any more, or something at once
+        self._heard = False  # a notice came
 
     @property
     def empty(self) -> bool:
@@ -183,6 +184,8 @@ class Watching:
         if not self.closed:
             self._services.committer.told = self.committed
             self._start_polling()
+            if (notices := self._services.notices) is not None:
+                notices.enter(self.hear)
 
     def _end(self) -> None:
         if not self._feeds:
@@ -190,6 +193,8 @@ class Watching:
             self._told = {}, {}
             if not self._signals:
                 self._services.committer.told = None
+                if (notices := self._services.notices) is not None:
+                    notices.leave(self.hear)
         if not self._due():
             self._doubted.clear()
             self._stop.give()
@@ -235,6 +240,11 @@ class Watching:
     def _is_watched(self, name: MemoryName) -> bool:
         return name in self._signals or any(feed.matches(name) for feed in self._feeds)
 
+    def hear(self) -> None:
+        """Look at once: another process told of something."""
+        self._heard = True
+        self._stop.give()
+
     def _start_polling(self) -> None:
         if not self._polling and not self._services.stopping and self._due():
             self._polling = True
@@ -245,13 +255,18 @@ class Watching:
         interval = max(self._services.settings.watch_interval, _SHORTEST_INTERVAL)
         try:
             while self._due():
-                with anyio.move_on_after(interval):
-                    await self._stop.beyond(self._stop.count)
-                    continue
+                if not self._heard:
+                    with anyio.move_on_after(interval):
+                        await self._stop.beyond(self._stop.count)
+                        if not self._heard:
+                            continue
+                self._heard = False
                 try:
                     await self._look()
                 except Exception as error:  # a store out of reach, as a rule: the next look may find it
                     logger.debug("a look for watchers failed with %s", type(error).__name__)
+                if self._heard:  # meanwhile
+                    await anyio.sleep(_SHORTEST_INTERVAL)
         except anyio.get_cancelled_exc_class():
             if self._services.stopping:
                 raise

@@ -45,12 +45,12 @@ def test_it_runs_as_a_module_and_knows_its_version(run: Callable[..., Any]) -> N
 def test_help_lists_the_commands_but_not_the_check(invoke: Callable[..., Any]) -> None:
     shown = invoke("-h")
     assert shown.status == 0
-    for name in ("demo", "doctor", "import", "inspect", "replay"):
+    for name in ("copy", "demo", "doctor", "import", "inspect", "replay"):
         assert f"\n  {name} " in shown.out
     assert "replay-check" not in shown.out
 
 
-@pytest.mark.parametrize("command", ["demo", "doctor", "import", "inspect", "replay", "replay-check"])
+@pytest.mark.parametrize("command", ["copy", "demo", "doctor", "import", "inspect", "replay", "replay-check"])
 def test_every_command_has_help_with_its_exit_statuses(invoke: Callable[..., Any], command: str) -> None:
     shown = invoke(command, "--help")
     assert shown.status == 0

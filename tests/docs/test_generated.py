@@ -57,7 +57,9 @@ SQLITE_DEFAULTS: dict[str, object] = {
 }
 
 PROMISES = 13
-PROOF = re.compile(r"^- `(tests/[\w/]+\.py)::([\w:]+)`$", re.MULTILINE)
+SUITE = "src/turnkeeper/testing/suite/"
+"""The store suite: its parts are run by the classes in tests/stores/test_suite_*.py."""
+PROOF = re.compile(rf"^- `((?:tests/|{SUITE})[\w/]+\.py)::([\w:]+)`$", re.MULTILINE)
 
 
 @cache
@@ -79,7 +81,7 @@ def defined_tests(path: str) -> frozenset[str]:
     for node in ast.parse((REPOSITORY / path).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             found.add(node.name)
-        elif isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
+        elif isinstance(node, ast.ClassDef) and (node.name.startswith("Test") or path.startswith(SUITE)):
             methods = (item for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef))
             found |= {f"{node.name}::{method.name}" for method in methods}
     return frozenset(name for name in found if name.rpartition("::")[2].startswith("test_"))

@@ -28,7 +28,6 @@ class Story:
         n: number of the last entry.
         base: number of the entry that starts the state.
         first: number of the first entry that the state needs besides that one.
-        pruned: whether messages went with the entries before it.
     """
 
     before: Said | None = None
@@ -37,7 +36,6 @@ class Story:
     n: int = 0
     base: int = 0
     first: int = 1
-    pruned: bool = False
 
     @property
     def everything(self) -> list[Said]:
@@ -137,7 +135,7 @@ class Story:
         """What is left when the entries before `first` are gone, but for that of the current system message."""
         system = self.system
         rest = tuple(said for said in self.rest if version_of(said) >= first)
-        return replace(self, before=None if system in rest else system, summary=(), rest=rest, base=first, pruned=True)
+        return replace(self, before=None if system in rest else system, summary=(), rest=rest, base=first, first=first)
 
     def system_before(self, first: int) -> Said | None:
         """The system message that was current among those older than an entry."""

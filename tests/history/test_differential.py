@@ -18,13 +18,12 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from history.model import RefusedError, Story, version_of
-from turnkeeper import HistoryPrunedError, TurnkeeperError, TurnWindow, Version, Window, committer
-from turnkeeper import history as history_module
+from turnkeeper import HistoryPrunedError, TurnkeeperError, TurnWindow, Version, Window, committer, earlier, past
 from turnkeeper import state as state_module
 from turnkeeper.compactable import Compactable
+from turnkeeper.earlier import copied_entries, log_at
 from turnkeeper.folding import extend
-from turnkeeper.forking import fork_off
-from turnkeeper.history import copied_entries, first_kept, log_at
+from turnkeeper.history import first_kept
 from turnkeeper.log import ADD, CLEAR, COMPACT, FORK, SET, Committed, Details, LoadQuery, Removed
 from turnkeeper.messages import encode_messages, restore_message
 from turnkeeper.names import MemoryName
@@ -81,7 +80,7 @@ def _small_steps() -> Iterator[None]:
     with (
         patch.object(state_module, "_SLACK", 0),
         patch.object(committer, "_FEWEST", 1),
-        patch.object(history_module, "_CHUNK", 2),
+        patch.object(earlier, "_CHUNK", 2),
     ):
         yield
 
@@ -108,7 +107,8 @@ class World:
         self.follower = Log()
         self.story = Story()
         self.past: list[Story] = [self.story]
-        self.floor = 1
+        self.systems: dict[int, int] = {}  # the entry with the current system message, at each version
+        self.cuts: set[int] = set()  # where pruning let a state begin
 
     # Changing
 
@@ -135,6 +135,8 @@ class World:
             if plan.base:
                 story = self.story
                 self.log.prune(plan.base)
+                if plan.base > max(story.base, 1):
+                    self.cuts.add(plan.base)
                 if plan.base >= story.base:  # also the same one: a system message that was replaced goes then
                     self.story = story.prune(plan.base)
                 log = self.log if self.log.complete else self.load(EVERYTHING, None)
@@ -142,7 +144,6 @@ class World:
                 if before is not None and self.story.before is None:  # a later entry has it as well
                     assert before.id == getattr(story.system_before(plan.base), "id", None)
                     self.story = replace(self.story, before=story.system_before(plan.base))
-            self.floor = max(self.floor, plan.prune)
         return outcome
 
     def load(self, window: Window, limit: int | None) -> Log:
@@ -249,28 +250,28 @@ class World:
             if whole:
                 request = Request(FORK, about=copied_entries(self.store, self.name, at))
             else:
-                made = fork_off(log_at(self.store, self.name, at))
+                made = past._fork_at(self.store, self.name, at)
                 if version == self.story.n:
                     now = self.submit(Request(FORK_OFF, window=EVERYTHING))
                     assert now == made
                 copies = tuple([restore_message(message.raw) for message in made.messages])
                 request = Request(FORK, copies, about=Details(leads=made.leads, summary=made.summary))
         except HistoryPrunedError:
-            assert self.floor > 1
+            assert self._begins_in_the_middle(version) if whole else not self._is_there(version)
             return
-        old = picture(self.log)
-        story = self.past[version] if version < self.story.n else self.story
-        if whole and story.pruned:
-            return  # what did not show any more may be there still, and is copied as well
-        if version < self.story.n and story.first < self.floor:
-            return  # its older part is gone; what is left is compared elsewhere
-        self.name, self.log, self.follower, self.floor = name, Log(), Log(), 1
+        assert not self._begins_in_the_middle(version) if whole else self._is_there(version)
+        story = self.past[version]
+        if not whole:
+            story = self._without_hidden(story, made.leads)
+        self.name, self.log, self.follower = name, Log(), Log()
+        if not whole:
+            self.systems.clear()
+            self.cuts.clear()
         self.past = self.past[:version] if whole else [Story()]
         self.story = story if whole else story.fork()
         outcome = self.submit(request)
         assert (outcome.version.n, outcome.count) == (self.story.n, len(self.story.everything))
         self.past.append(self.story)
-        assert old
 
     def do_prune(self, batch: list[Fields], window: LimitedWindow, committed: bool) -> None:
         """Add through a handle whose window prunes."""
@@ -394,6 +395,7 @@ class World:
             assert read.view(window, window.limit("m")) is not None
             self.check(read)
         self.follow()
+        self.systems[self.story.n] = self.log.system
         self.look_back()
 
     def follow(self) -> None:
@@ -413,19 +415,31 @@ class World:
                 log = log_at(self.store, self.name, version)
             except HistoryPrunedError:
                 assert 0 < n < self.story.n, "what is now can be read"
-                assert story.first < self.floor, "nothing of it was pruned"
+                assert not self._is_there(n), "nothing of it was pruned"
                 continue
-            if story.pruned and first_kept(self.store, self.log.mid) < self.floor:
-                continue  # the entry that had to stay is read as well, as if nothing had been pruned
-            if n < self.floor or story.first >= self.floor:
-                self.check(log, story)
-            else:  # the older part of it is gone
-                held, wanted = log.transcript.system, story.system
-                assert (held and held.id, held and held.to_dict()) == (wanted and wanted.id, wanted and wanted.fields)
-                left = [each.id for each in story.everything if version_of(each) >= self.floor or each is story.system]
-                before = story.system_before(self.floor)  # a later entry may have it as well
-                led = [before.id, *left] if before is not None and before.id not in left else left
-                assert [label for label, _ in said(log)] in (left, led, [each.id for each in story.everything])
+            assert not log.complete or self._is_there(n)
+            self.check(log, self._without_hidden(story, log.transcript.system_before is not None))
+
+    def _without_hidden(self, story: Story, leads: bool) -> Story:
+        """Leave out the system message from before where it showed no more, and its entry may be gone."""
+        hidden = story.before is not None and story.before is not story.system
+        return replace(story, before=None) if hidden and not leads else story
+
+    def _gone(self) -> set[int]:
+        there = self.store.entries(self.log.mid, after=0, limit=10_000)
+        return set(range(1, self.story.n + 1)) - {entry.version for entry in there}
+
+    def _is_there(self, n: int) -> bool:
+        """Tell whether all is in the store that the state at a version takes, behind the last entry that went."""
+        gone = self._gone()
+        return not n or (
+            n >= max(gone, default=0) and gone.isdisjoint({self.systems.get(n, 0), *range(self.past[n].first, n + 1)})
+        )
+
+    def _begins_in_the_middle(self, n: int) -> bool:
+        """Tell whether pruning took some of the log, or let the state at a version begin there."""
+        story = self.past[n]
+        return bool(self._gone()) or story.base in self.cuts
 
 
 def compare(store: Store, several: Sequence[Window], steps: Sequence[Step]) -> None:
@@ -478,6 +492,12 @@ def test_a_system_message_from_before_the_state_is_replaced(tmp_path: Path, step
     finally:
         store.close()
     compare(InMemoryStore(), [], [*_LED, *steps])
+
+
+def test_an_edit_of_a_system_message_that_shows_no_more_leaves_the_current_one_in_part_of_a_log() -> None:
+    said = [system("t"), user(""), system("t")]
+    steps: list[Step] = [("add", said), ("edit_system", 1, system("s")), ("edit_system", 1, system("t"))]
+    compare(InMemoryStore(), [], [*steps, ("add", [system("s")]), ("edit_system", 0, system("s"))])
 
 
 def test_what_shows_no_more_is_not_copied_though_its_entry_had_to_stay() -> None:

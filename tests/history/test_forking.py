@@ -9,6 +9,7 @@ import pytest
 
 import turnkeeper
 from turnkeeper import (
+    AcknowledgedDataLostError,
     ChatMemory,
     ConflictError,
     InvalidMemoryIdError,
@@ -96,7 +97,7 @@ async def test_of_an_earlier_version(runtime: Runtime, memory: ChatMemory, histo
     await fork.add(user("other"))
     await unloaded(runtime, "f")
     assert await texts(fork) == ["0", "1", "other"]
-    with pytest.raises(ConflictError):
+    with pytest.raises(AcknowledgedDataLostError):
         await memory.fork("g", at=Version(versions[0].mid, 9), history=history)
     assert (await runtime.memory("g").stats()).version == Version(0, 0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 from unittest.mock import patch
 
@@ -9,6 +10,7 @@ import pytest
 
 import turnkeeper
 from turnkeeper import (
+    AcknowledgedDataLostError,
     ChatMemory,
     ConflictError,
     HistoryPrunedError,
@@ -17,10 +19,14 @@ from turnkeeper import (
     Runtime,
     TurnWindow,
     Version,
+    earlier,
 )
-from turnkeeper import history as history_module
+from turnkeeper.earlier import log_at
+from turnkeeper.log import ADD, CLEAR, Committed, Details, Entry, Slice, StoredEntry, details_of, encode_payload
+from turnkeeper.messages import encode_messages
+from turnkeeper.names import MemoryName
 from turnkeeper.stores import InMemoryStore
-from turnkeeper.testing import FaultStore
+from turnkeeper.testing import FaultStore, unload
 from turns.tools import assistant, call, result, texts, unloaded, user
 
 pytestmark = pytest.mark.anyio
@@ -155,7 +161,7 @@ async def test_versions_of_a_memory_that_was_deleted_and_made_anew(memory: ChatM
     ):
         with pytest.raises(ConflictError):
             await attempt()
-    with pytest.raises(ConflictError):
+    with pytest.raises(AcknowledgedDataLostError):
         await memory.messages(at=Version(new.mid, 3))
     assert [entry.messages[0].text for entry in (await memory.history()).entries] == ["2", "3"]
 
@@ -178,7 +184,7 @@ class TestEarlierStates:
             await step()
             seen.append(await memory.messages())
         await unloaded(runtime)
-        with patch.object(history_module, "_CHUNK", 1):
+        with patch.object(earlier, "_CHUNK", 1):
             for then in seen:
                 again = await memory.messages(at=then.version)
                 assert (again, again.version) == (then, then.version)
@@ -238,6 +244,75 @@ class TestPruned:
         fork = await memory.fork("f")
         assert await texts(fork) == ["s", "8"]
 
+    @pytest.mark.parametrize(("replaces", "there"), [(False, [3]), (True, [4])])
+    async def test_each_version_shows_what_it_showed_or_says_that_it_is_gone(
+        self, runtime: Runtime, replaces: bool, there: list[int]
+    ) -> None:
+        memory = runtime.memory("p")
+        pruning = runtime.memory("p", window=TurnWindow(max_turns=1), history="window")
+        then = []
+        batches = [[{"role": "system", "content": "s"}, user("0")], [user("1"), assistant("a")], [user("2")]]
+        # The entry of a system message that was replaced goes with the next pruning.
+        for batch in [*batches, [{"role": "system", "content": "t"}]] if replaces else batches:
+            await pruning.add(batch)
+            then.append(await memory.messages())
+        for loaded in (False, True):
+            if loaded:
+                unload(runtime, "p", "")
+            await memory.set(user("3"))  # hides where the state began
+            await memory.add(user("4"))
+            await memory.clear()
+            for seen in then:
+                if seen.version.n in there:
+                    assert await memory.messages(at=seen.version) == seen
+                    assert [each.id for each in await memory.messages(at=seen.version)] == [each.id for each in seen]
+                    assert await texts(await memory.fork(f"f{loaded}", at=seen.version)) == [each.text for each in seen]
+                else:
+                    with pytest.raises(HistoryPrunedError):
+                        await memory.messages(at=seen.version)
+                with pytest.raises(HistoryPrunedError):
+                    await memory.fork("g", at=seen.version, history=True)
+
+    def test_where_no_entry_says_how_a_state_began_it_is_gone(self) -> None:
+        """So wrote the versions before `Details.begins`."""
+        store, name = InMemoryStore(), MemoryName("", "m")
+
+        def entry(op: str, *texts: str) -> Entry:
+            return Entry(op, os.urandom(16), encode_messages([user(each) for each in texts]))
+
+        def commit(mid: int, expected: int, *entries: Entry, base: int = 0, prune: int = 0) -> None:
+            (outcome,) = store.commit([Slice(name, mid, expected, entries, base, prune=prune)], receipt_ttl=1.0)
+            assert isinstance(outcome, Committed)
+
+        commit(0, 0, entry(ADD, "1"), entry(ADD, "2"), entry(ADD, "3"))
+        commit(1, 3, base=2, prune=2)
+        commit(1, 3, entry(ADD, "4"), base=2)
+        assert [each.text for each in log_at(store, name, Version(1, 4)).messages] == ["2", "3", "4"], "what is now"
+        commit(1, 4, entry(CLEAR), base=5)
+        for n in (1, 2, 3, 4):
+            with pytest.raises(HistoryPrunedError):
+                log_at(store, name, Version(1, n))
+        assert log_at(store, name, Version(1, 5)).messages == ()
+
+    def test_the_present_version_is_shown_though_it_is_pruned_while_it_is_read(self) -> None:
+        name = MemoryName("", "m")
+
+        class Pruning(InMemoryStore):
+            pruned = False
+
+            def entries(self, mid: int, **bounds: Any) -> list[StoredEntry]:
+                if not self.pruned:
+                    self.pruned = True
+                    self.commit([Slice(name, mid, 3, (), 2, prune=2)], receipt_ttl=1.0)
+                return super().entries(mid, **bounds)
+
+        store = Pruning()
+        entries = tuple([Entry(ADD, os.urandom(16), encode_messages([user(text)])) for text in ("1", "2", "3")])
+        store.commit([Slice(name, 0, 0, entries)], receipt_ttl=1.0)
+        assert [each.text for each in log_at(store, name, Version(1, 3)).messages] == ["2", "3"]
+        with pytest.raises(HistoryPrunedError):
+            log_at(store, name, Version(1, 2))
+
     async def test_the_oldest_page_begins_with_the_oldest_entry(self, runtime: Runtime) -> None:
         memory = await self.pruned(runtime)
         whole = (await memory.history()).entries
@@ -276,3 +351,10 @@ def test_blocking_twins(store_url: str) -> None:
             memory.history(limit=0)
         with pytest.raises(ConflictError):
             memory.messages(at=Version(99, 1))
+
+
+@pytest.mark.parametrize("text", ["\ud800", "plain"])
+def test_what_an_entry_says_is_read_beside_a_lone_surrogate(text: str) -> None:
+    entry = Entry(ADD, bytes(16), encode_messages([user(text)]), None, Details(system=2, begins=(3, 2)))
+    details = details_of(StoredEntry(4, ADD, bytes(16), encode_payload(entry), 0))
+    assert (details.system, details.begins) == (2, (3, 2))

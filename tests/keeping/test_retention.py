@@ -204,10 +204,37 @@ class TestWhatGoes:
                 with pytest.raises(HistoryPrunedError):
                     await memory.history(after=Version(mid, n - 1))
             for n in range(7, 13):
-                assert len(await memory.messages(at=Version(mid, n))) == n - 6
+                with pytest.raises(HistoryPrunedError):
+                    await memory.messages(at=Version(mid, n - 1))  # it showed more than is there
                 page = await memory.history(after=Version(mid, n - 1))
                 assert [entry.version.n for entry in page.entries] == list(range(n, 13))
+            now = await memory.messages()
+            assert len(await memory.messages(at=now.version)) == 6
             assert (await memory.add(user("next"))).version == Version(mid, 13)
+            await memory.clear()
+            assert await memory.messages(at=now.version) == now
+            assert len(await memory.messages(at=Version(mid, 13))) == 7
+
+    async def test_a_window_that_misses_nothing_shows_past_states_of_which_older_messages_are_gone(
+        self, kind: str, tmp_path: Path
+    ) -> None:
+        async with opened(store_of(kind, tmp_path, Clock()), history=RetentionPolicy(max_messages=6)) as runtime:
+            memory = runtime.memory("m")
+            await memory.add(system("s"))
+            shown = []
+            for number in range(1, 7):
+                await turns(memory, number, number)
+                await sweep(runtime)
+                shown.append(await memory.messages(window=MessageWindow(3)))
+            await memory.clear()
+            gone = 0
+            for then in shown:
+                try:
+                    assert await memory.messages(at=then.version, window=MessageWindow(3)) == then
+                    assert then.version.n >= 9
+                except HistoryPrunedError:
+                    gone += 1
+            assert 0 < gone < 6
 
     async def test_receipts_outlive_what_they_stand_for(self, kind: str, tmp_path: Path) -> None:
         async with opened(store_of(kind, tmp_path, Clock()), history=RetentionPolicy(max_messages=1)) as runtime:

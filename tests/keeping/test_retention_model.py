@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from keeping.tools import Clock
 from turnkeeper import (
     HistoryPrunedError,
+    Messages,
     MessageWindow,
     RetentionPolicy,
     SyncChatMemory,
@@ -78,7 +79,7 @@ class World:
         self.runtime, self.clock = runtime, clock
         self.memory: SyncChatMemory = runtime.memory("m")
         self.core: Any = runtime._core
-        self.last = 0
+        self.shown: dict[Version, list[Messages]] = {}
 
     def in_loop(self, function: Any, *args: Any) -> Any:
         return self.core.portal.call(function, *args)
@@ -155,19 +156,33 @@ class World:
         actor = self.core._residency.find(MemoryName("", "m"))
         if actor is None or actor._log is None or not actor._log.complete or not actor._log.n:
             return None
+        return picture(actor._log), picture(await self.loaded())
+
+    def note(self) -> None:
+        """Note what is shown now, from the store, so that nothing is loaded into RAM by it."""
+        log = self.in_loop(self.loaded)
+        self.shown[log.version] = [log.view(window, window.limit("m")) for window in WINDOWS]
+
+    async def loaded(self) -> Log:
         fetched = await self.core._reader.load(committer.Fetch(MemoryName("", "m"), None, (Unbounded(), None)))
-        return picture(actor._log), picture(fetched.log)
+        assert isinstance(fetched.log, Log)
+        return fetched.log
 
     def look_back(self) -> None:
-        version = self.memory.messages().version
+        """Each window shows exactly what it showed last at each version, or says that it is gone."""
+        now = self.memory.messages().version
         first = next(iter(self.memory.history(limit=1).entries), None)
-        for n in range(1, version.n + 1):
-            try:
-                self.memory.messages(at=Version(version.mid, n))
-            except HistoryPrunedError:
-                assert n < version.n
-                assert first is not None
-                assert first.version.n > 1
+        for version, shown in self.shown.items():
+            for window, then in zip(WINDOWS, shown, strict=True):
+                try:
+                    again = self.memory.messages(at=version, window=window)
+                except HistoryPrunedError:
+                    assert version < now
+                    assert first is not None
+                    assert first.version.n > 1
+                else:
+                    assert (again, again.version, again.overflow) == (then, then.version, then.overflow)
+                    assert [each.id for each in again] == [each.id for each in then]
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
@@ -187,6 +202,7 @@ def test_what_is_left_is_the_same_everywhere(
         world = World(runtime, clock)
         for each in steps:
             world.run(*each)
+            world.note()
             if each[0] in ("sweep", "unload"):
                 world.compare()
         world.compare()

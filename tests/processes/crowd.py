@@ -1,24 +1,30 @@
 """The script of one process in a crowd: many tasks add to memories that other processes add to as well, and read them.
 
-What was acknowledged goes on a board that all processes map into their memory, so each strong read can be held to what
-any of them was promised before it began.
+Each call goes into a journal when it begins and when it has its answer, so that a kill loses nothing of what was
+promised. Its times are those of the machine's one monotonic clock, so that the calls of all processes can be ordered.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
-import mmap
+import os
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from random import Random
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final
 
 import anyio
 
 import turnkeeper
+
+TICK: Final = 100
+"""Answers between two lines on standard output."""
 
 
 @dataclass(frozen=True)
@@ -26,115 +32,120 @@ class Orders:
     """What one process is to do.
 
     Attributes:
-        process: its number, from 0.
-        board: file with one 64-bit number for each process and memory.
-        results: file for the results.
+        name: of this life of this process; no two have the same.
+        journal: the file that it appends to.
+        reads: share of its calls that read.
+        options: the runtime's.
     """
 
     url: str
     backend: str
-    process: int
+    name: str
     tasks: int
-    seconds: float
     memories: int
-    board: str
-    results: str
+    journal: str
+    reads: float = 0.2
+    options: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass
-class Results:
-    """What one process did: for each memory what was acknowledged, as (version, sender, first number, count)."""
+class Journal:
+    """Lines of JSON, each in the kernel's hands when `write` returns."""
 
-    acknowledged: dict[str, list[tuple[int, str, int, int]]] = field(default_factory=dict)
-    reads: int = 0
-    contention: int = 0
-    conflicts: int = 0
-    stale: list[str] = field(default_factory=list)
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
-
-class Board:
-    """The latest acknowledged version of each memory, in a slot for each process, so that no two write the same."""
-
-    def __init__(self, path: Path, memories: int) -> None:
-        with path.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), 0)
-        self._slots = memoryview(self._map).cast("q")
-        self._memories = memories
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._slots.release()
-        self._map.close()
-
-    def note(self, process: int, memory: int, version: int) -> None:
-        """Tell everybody that `version` is acknowledged."""
-        slot = process * self._memories + memory
-        self._slots[slot] = max(self._slots[slot], version)
-
-    def latest(self, memory: int) -> int:
-        """Return the highest version that anybody was promised."""
-        return max(self._slots[memory :: self._memories])
-
-    @staticmethod
-    def make(path: Path, processes: int, memories: int) -> None:
-        """Make an empty board."""
-        path.write_bytes(bytes(8 * processes * memories))
+    def write(self, *values: object) -> None:
+        os.write(self._file, json.dumps(values).encode() + b"\n")
 
 
-async def play(orders: Orders) -> Results:
-    """Open, say so, wait for the others, and work."""
-    results = Results()
-    with Board(Path(orders.board), orders.memories) as board:
-        async with turnkeeper.open_runtime(orders.url) as runtime:
-            sys.stdout.write("open\n")
-            sys.stdout.flush()
-            await anyio.to_thread.run_sync(sys.stdin.readline)
-            deadline = time.monotonic() + orders.seconds
-            async with anyio.create_task_group() as tasks:
-                for number in range(orders.tasks):
-                    tasks.start_soon(_work, orders, number, runtime, board, results, deadline)
-            results.conflicts = runtime.stats().conflicts
-    return results
+def digest(texts: Iterable[str]) -> str:
+    """Sum up what a read showed."""
+    return blake2b("\0".join(texts).encode(), digest_size=12).hexdigest()
 
 
-async def _work(
-    orders: Orders, number: int, runtime: turnkeeper.Runtime, board: Board, results: Results, deadline: float
-) -> None:
-    sender, sent = f"{orders.process}.{number}", 0
-    random = Random(sender)
-    while time.monotonic() < deadline:
-        index = random.randrange(orders.memories)
-        memory = runtime.memory(f"memory-{index}")
-        if random.random() < 0.2:
-            promised = board.latest(index)
-            seen = (await memory.messages()).version.n
-            results.reads += 1
-            if seen < promised:
-                results.stale.append(f"{memory.id}: {sender} read version {seen} after {promised} was acknowledged")
-            continue
-        count = random.randint(1, 3)
-        batch = [{"role": "user", "content": f"{sender} {sent + offset}"} for offset in range(count)]
+class Player:
+    """The tasks of one process."""
+
+    def __init__(self, orders: Orders, runtime: turnkeeper.Runtime) -> None:
+        self.stopping = False
+        self._orders = orders
+        self._runtime = runtime
+        self._journal = Journal(Path(orders.journal))
+        self._calls = itertools.count()
+        self._answers = 0
+
+    async def work(self, number: int) -> None:
+        """Add and read until told to stop."""
+        sender, random = f"{self._orders.name}.{number}", Random(f"{self._orders.name}.{number}")
+        sent = 0
+        while not self.stopping:
+            memory = self._runtime.memory(f"memory-{random.randrange(self._orders.memories)}")
+            if random.random() < self._orders.reads:
+                await self._read(sender, memory)
+            else:
+                count = random.randint(1, 3)
+                await self._add(sender, memory, [f"{sender} {sent + offset}" for offset in range(count)])
+                sent += count
+            self._answers += 1
+            if self._answers % TICK == 0:
+                say("tick")
+
+    async def _read(self, sender: str, memory: turnkeeper.ChatMemory) -> None:
+        invoked = time.monotonic_ns()
+        try:
+            shown = await memory.messages()
+        except turnkeeper.StoreUnavailableError:
+            return
+        texts = [message.text for message in shown]
+        self._journal.write(
+            "read", sender, memory.id, invoked, time.monotonic_ns(), shown.version.n, len(texts), digest(texts)
+        )
+
+    async def _add(self, sender: str, memory: turnkeeper.ChatMemory, texts: list[str]) -> None:
+        """Add a batch; once more when nothing was changed, as the error said."""
         while True:
+            call, invoked, version = next(self._calls), time.monotonic_ns(), 0
+            self._journal.write("add", sender, call, memory.id, invoked, texts)
             try:
-                receipt = await memory.add(batch)
-                break
-            except turnkeeper.ContentionError:  # nothing was changed, as it says
-                results.contention += 1
-        board.note(orders.process, index, receipt.version.n)
-        results.acknowledged.setdefault(memory.id, []).append((receipt.version.n, sender, sent, count))
-        sent += count
+                version = (await memory.add([{"role": "user", "content": text} for text in texts])).version.n
+                outcome = "ok"
+            except turnkeeper.OutcomeUnknownError:
+                outcome = "unknown"
+            except (turnkeeper.ContentionError, turnkeeper.StoreUnavailableError):
+                outcome = "failed"
+            self._journal.write("added", sender, call, time.monotonic_ns(), outcome, version)
+            if outcome != "failed" or self.stopping:
+                return
+
+
+def say(line: str) -> None:
+    """Tell the test; to nobody, when it has gone."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+async def play(orders: Orders) -> None:
+    """Open, say so, wait for the others, and work until standard input says the second line."""
+    listen = functools.partial(anyio.to_thread.run_sync, sys.stdin.readline)
+    async with turnkeeper.open_runtime(orders.url, **orders.options) as runtime:
+        say("open")
+        await listen()
+        player = Player(orders, runtime)
+        async with anyio.create_task_group() as tasks:
+            for number in range(orders.tasks):
+                tasks.start_soon(player.work, number)
+            await listen()
+            player.stopping = True
+        say(f"conflicts {runtime.stats().conflicts}")
 
 
 def main() -> None:
-    """Follow the orders in the first argument, and write down the results."""
+    """Follow the orders in the first argument."""
     given: dict[str, Any] = json.loads(sys.argv[1])
     orders = Orders(**given)
     options = {"use_uvloop": True} if orders.backend == "uvloop" else {}
     backend = "trio" if orders.backend == "trio" else "asyncio"
-    results = anyio.run(play, orders, backend=backend, backend_options=options)
-    Path(orders.results).write_text(json.dumps(asdict(results)))
+    anyio.run(play, orders, backend=backend, backend_options=options)
 
 
 if __name__ == "__main__":

@@ -13,12 +13,13 @@ from statemachine import revisions
 from statemachine.driver import ALL
 from statemachine.lifetime import PATIENCE
 from statemachine.operations import NONE, Disturbance, Operation
-from statemachine.states import Answer, Entries, Path, State
+from statemachine.states import Answer, Entries, Path, State, entry_of
 from statemachine.summaries import Summaries
 from statemachine.views import view
 from statemachine.witness import Witness
 from statemachine.writes import from_outside, set_metadata
 from turnkeeper import (
+    ChatMemory,
     ConflictError,
     HistoryEntry,
     HistoryPrunedError,
@@ -31,6 +32,7 @@ from turnkeeper import (
 )
 from turnkeeper.log import LoadQuery
 from turnkeeper.names import memory_name
+from windows.model import Said
 from windows.saying import labels
 
 MOST: Final = 7
@@ -82,8 +84,9 @@ class Logbook(Summaries):
             else:
                 self.entries.append((op, batch))
         assert len(self.entries) == self.state.n, self.report(self.entries)
-        if self.pasts[-1][0] != self.version:
-            self.pasts.append((self.version, self.state))
+        if self.pasts[-1][0] == self.version:
+            self.pasts.pop()  # it may have been pruned since
+        self.pasts.append((self.version, self.state))
 
     # Looking
 
@@ -139,34 +142,34 @@ class Logbook(Summaries):
     async def look_at(self, place: int, window: Window) -> None:
         """Look at the memory as it was at a past version."""
         version, past = self._past(place)
-        wanted, lost = self._was(past)
+        wanted = self._was(past)
         got: type[Exception] | None = None
         seen = Messages((), version)
         try:
             seen = await self.memory(window).messages(at=version)
         except (ConflictError, HistoryPrunedError) as raised:
             got = type(raised)
-        if got is not None or isinstance(wanted, type):
-            assert got is wanted or (lost and got is HistoryPrunedError), self.report(f"at {version}: {got} for {past}")
+        if got is wanted:
             return
+        if got is None and wanted is HistoryPrunedError and window is not ALL:
+            wanted = past  # such a window does not show what is gone
+        assert got is None, self.report(f"at {version}: {got}, not {wanted}, for {past}")
+        assert isinstance(wanted, State), self.report(f"at {version}: not {wanted}, for {past}")
         try:
             self.compare(wanted, seen, window)
         except AssertionError as failure:
             raise AssertionError(self.report(f"at {version}: {failure}; {past}")) from None
 
-    def _was(self, past: State) -> tuple[State | type[Exception], bool]:
-        """Say what is known of a past state, and whether its system message may be gone."""
-        cut = self.state.cut
+    def _was(self, past: State) -> State | type[Exception]:
+        """Say what is known of a past state."""
         if past.n == 0:
-            return past, False
+            return past
         if past.row != self.state.row:
-            return ConflictError, False
-        if past.n >= cut > max(past.first, past.base):
-            pruned = revisions.prune(past, cut)
-            return pruned, past.system not in pruned.said
-        if past.first < self.kept or past.cut not in (0, cut):
-            return HistoryPrunedError, False
-        return past, past.cut > 0
+            return ConflictError
+        system = _entry_of(past, past.system)
+        if past.first < self.kept or past.n < self.kept or system in self.gone:
+            return HistoryPrunedError
+        return replace(past, older=None) if _entry_of(past, past.older) in self.gone else past
 
     # Watching
 
@@ -239,21 +242,23 @@ class Logbook(Summaries):
         """Fork it off, now or from a past version, and compare the fork once it is there."""
         self._forks += 1
         name, at = f"fork {self._forks}", None if place is None else self._past(place)
-        past, lost = (self.state, False) if at is None else self._was(at[1])
-        if history and not isinstance(past, type) and past.n and self.gone:
-            past, lost = HistoryPrunedError, False
+        past: State | type[Exception] = self.state if at is None else self._was(at[1])
+        if history and not isinstance(past, type) and past.n and (self.gone or past.cut == past.base > 1):
+            past = HistoryPrunedError
         error = past if isinstance(past, type) else None
 
         def apply(state: State) -> list[Path]:
+            if error is not None:
+                return [Path((state,), Answer(error=error))]
             listed = replace(state, revision=state.revision + 1) if state.n or state.revision else state
-            taken = Path((state, listed), Answer())
-            refused = Path((state,), Answer(error=HistoryPrunedError if lost else error))
-            return [refused] if error is not None else [taken, refused] if lost else [taken]
+            paths = [Path((state, listed), Answer())]
+            return [*paths, Path((listed,), Answer())] if disturbance.faults else paths
 
-        async def call() -> None:
-            made = await self.memory().fork(name, at=at and at[0], history=history)
-            assert not isinstance(past, type)
+        async def judge(made: ChatMemory, *, there: bool) -> None:
             seen = await made.messages()
+            if not (seen.version.n or there):
+                return
+            assert not isinstance(past, type)
             wanted = past if history else revisions.fork(past)
             assert (labels(seen), seen.overflow) == view(wanted, ALL), (seen, wanted)
             known = {said.id: said.fields for said in wanted.everything}
@@ -263,11 +268,18 @@ class Logbook(Summaries):
                 assert [_told(entry) for entry in entries] == self._wanted(1, past.n)
             else:
                 assert [entry.op for entry in entries] == ["fork"]
+            # A fork that nobody knows can't be erased with its parent.
+            assert (name, "") in (await self.memory().metadata()).forks or not past.n
             await made.delete()
 
-        disturbance = Disturbance(passes=disturbance.passes, natively=disturbance.natively)
-        disturbance = disturbance if disturbance.cancels else NONE
-        await self.step(Operation(f"{name} at={at and at[0]} history={history}", call, apply), disturbance)
+        async def call() -> None:
+            await judge(await self.memory().fork(name, at=at and at[0], history=history), there=True)
+
+        operation = Operation(f"{name} at={at and at[0]} history={history}", call, apply)
+        await self.step(operation, disturbance)
+        if disturbance is not NONE:
+            with anyio.fail_after(PATIENCE):
+                await judge(self.runtime.memory(name), there=False)  # it may have been made all the same
 
     async def sweep(self, disturbance: Disturbance) -> None:
         """Have retention prune what it does not keep."""
@@ -286,6 +298,11 @@ class Logbook(Summaries):
         old = set(range(1, cut if cut > kept else 1))
         assert self.gone - before <= old, self.report(f"gone: {self.gone}; cut: {cut}")
         assert disturbance is not NONE or len(old - self.gone) <= 2, self.report(f"gone: {self.gone}; cut: {cut}")
+
+
+def _entry_of(state: State, system: Said | None) -> int:
+    """Return the number of the entry that has what a system message says; 0: there is none."""
+    return 0 if system is None else dict(state.noted).get(system.id, entry_of(system))
 
 
 def _told(entry: Any) -> tuple[int, str, list[Any]]:

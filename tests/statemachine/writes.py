@@ -61,7 +61,9 @@ def clear(state: State) -> list[Path]:
 def delete(state: State) -> list[Path]:
     if state.row is None and not state.revision:
         return [Path((state,), Answer(value=False))]
-    then = replace(state, row=None, n=0, said=(), written=(*state.written, ("delete", ())), title=None, revision=0)
+    then = replace(
+        state, row=None, n=0, said=(), written=(*state.written, ("delete", ())), title=None, revision=0, noted=()
+    )
     then = replace(then, **_nothing(state, 0))
     return [Path((state, then), Answer(value=True))]
 

@@ -11,7 +11,7 @@ import pytest
 from turnkeeper import ChatMemory, HistoryEntry, MemoryWatch, Notice, Reset, Runtime, RuntimeWatch, SyncRuntime
 from turnkeeper.log import Committed, Version
 from turnkeeper.names import MemoryName
-from turnkeeper.stores import Changes, InMemoryStore, Outcome, Slice
+from turnkeeper.stores import Changes, Cursor, InMemoryStore, Outcome, Slice
 
 BOUND = 20.0  # seconds in which everything must have been seen, on the busiest of machines
 
@@ -81,9 +81,9 @@ class SharedStore(InMemoryStore):
                 self.changed.append((slice_.name, Version(outcome.mid, n)))
         return outcomes
 
-    def changes(self, after: int | None, limit: int) -> Changes:
+    def changes(self, after: Cursor | None, limit: int) -> Changes:
         self.polls += 1
-        if after is None:
+        if not isinstance(after, int):
             return Changes(len(self.changed), ())
         part = self.changed[after : after + limit]
         return Changes(after + len(part), tuple(part))

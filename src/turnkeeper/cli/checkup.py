@@ -7,15 +7,16 @@ import importlib.metadata
 import platform
 import sqlite3
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 import turnkeeper
-from turnkeeper.cli.walking import look_at, memories
-from turnkeeper.errors import MemoryCorruptError, StoreError, StoreInUseError, StoreUnavailableError
+from turnkeeper.cli.walking import log_entries, look_at, memories
+from turnkeeper.errors import DecryptionError, MemoryCorruptError, StoreError, StoreInUseError, StoreUnavailableError
 from turnkeeper.names import MemoryName
-from turnkeeper.stores import SQLiteStore, store_from_url
+from turnkeeper.sealed import check_payload
+from turnkeeper.stores import Listed, SQLiteStore, Store, store_from_url
 from turnkeeper.stores.sqlite import QUARANTINE
 from turnkeeper.stores.sqlite_schema import SCHEMA, has_wal_bug
 
@@ -153,12 +154,14 @@ class Corrupt(NamedTuple):
         memories: how many there are.
         quarantined: how many more were set aside earlier.
         errors: one for each that can't be read.
+        closed: entries that do not open, besides those that `errors` names; also those that no state shows.
         cut_short: why the list of memories itself could not be read to its end, if so.
     """
 
     memories: int
     quarantined: int
     errors: list[MemoryCorruptError]
+    closed: list[DecryptionError]
     cut_short: str | None = None
 
     def findings(self, shown: int) -> list[Finding]:
@@ -166,11 +169,7 @@ class Corrupt(NamedTuple):
         lines = [Finding("memories", f"{self.memories}, {len(self.errors)} of them corrupt")]
         if self.errors:
             lines = [lines[0]._replace(level="problem")]
-        for error in self.errors[:shown]:
-            where = f"{error.memory_id!r} (namespace {error.namespace!r}), entry {error.version}"
-            lines.append(Finding("corrupt", f"{where}: {error.reason}", "problem"))
-        if len(self.errors) > shown:
-            lines.append(Finding("corrupt", f"and {len(self.errors) - shown} more", "problem"))
+        lines += _named("corrupt", self.errors, shown) + _named("closed", self.closed, shown)
         if self.cut_short is not None:
             lines.append(Finding("memories", f"the list can't be read to its end: {self.cut_short}", "problem"))
         if self.quarantined:
@@ -178,14 +177,25 @@ class Corrupt(NamedTuple):
         return lines
 
 
-def find_corrupt(store: SQLiteStore) -> Corrupt:
-    """Read every memory, except those in quarantine.
+def _named(title: str, errors: Sequence[MemoryCorruptError], shown: int) -> list[Finding]:
+    lines = [
+        Finding(title, f"{error.memory_id!r} (namespace {error.namespace!r}), entry {error.version}: {error.reason}")
+        for error in errors[:shown]
+    ]
+    if len(errors) > shown:
+        lines.append(Finding(title, f"and {len(errors) - shown} more"))
+    return [line._replace(level="problem") for line in lines]
+
+
+def find_corrupt(store: Store) -> Corrupt:
+    """Read every memory, except those in quarantine, and all of its log.
 
     Raises:
         StoreUnavailableError: the store can't be reached.
     """
     count = quarantined = 0
     errors: list[MemoryCorruptError] = []
+    closed: list[DecryptionError] = []
     try:
         for listed in memories(store):
             if listed.name.namespace == QUARANTINE:
@@ -195,15 +205,35 @@ def find_corrupt(store: SQLiteStore) -> Corrupt:
             seen = look_at(store, listed.name)
             if isinstance(seen, MemoryCorruptError):
                 errors.append(seen)
+            named = seen.version if isinstance(seen, DecryptionError) else 0
+            closed += [error for error in _closed(store, listed) if error.version != named]
     except StoreUnavailableError:
         raise
     except StoreError as error:
-        return Corrupt(count, quarantined, errors, str(error))
-    return Corrupt(count, quarantined, errors)
+        return Corrupt(count, quarantined, errors, closed, str(error))
+    return Corrupt(count, quarantined, errors, closed)
+
+
+def _closed(store: Store, listed: Listed) -> Iterator[DecryptionError]:
+    """Yield an error for each entry of a log that does not open; of one with damaged rows, of those before them."""
+    entries = log_entries(store, listed.head.mid)
+    while True:
+        try:
+            entry = next(entries, None)
+        except StoreUnavailableError:
+            raise
+        except StoreError:
+            return  # a damaged page; where the state needs it, the memory is told as corrupt
+        if entry is None:
+            return
+        try:
+            check_payload(entry.payload, listed.name, entry.version)
+        except DecryptionError as error:
+            yield error
 
 
 def quarantine(url: str, errors: list[MemoryCorruptError]) -> Iterator[tuple[MemoryName, MemoryName]]:
-    """Move corrupt memories aside; yield each with its new name.
+    """Move corrupt memories aside; yield each with its new name. What only lacks its key stays where it opens.
 
     Raises:
         StoreInUseError: a runtime owns the file.
@@ -214,9 +244,12 @@ def quarantine(url: str, errors: list[MemoryCorruptError]) -> Iterator[tuple[Mem
     try:
         store.open(durability="full")
         for error in errors:
+            if isinstance(error, DecryptionError):
+                continue
             name = MemoryName(error.namespace, error.memory_id)
             # Somebody may have repaired or replaced it since.
-            if isinstance(look_at(store, name), MemoryCorruptError):
+            found = look_at(store, name)
+            if isinstance(found, MemoryCorruptError) and not isinstance(found, DecryptionError):
                 yield name, store.quarantine(name)
     finally:
         store.close()

@@ -12,6 +12,7 @@ import click
 
 import turnkeeper
 from turnkeeper.cli.bench import bench
+from turnkeeper.cli.copying import copy
 from turnkeeper.cli.demo import demo
 from turnkeeper.cli.doctor import doctor
 from turnkeeper.cli.exporting import export
@@ -19,6 +20,7 @@ from turnkeeper.cli.importing import import_
 from turnkeeper.cli.inspect import inspect
 from turnkeeper.cli.replay import replay
 from turnkeeper.cli.replay_check import replay_check
+from turnkeeper.cli.rotating import rotate
 from turnkeeper.cli.terminal import Stop, clean, complain, tolerate_any_encoding, without_passwords
 from turnkeeper.errors import TurnkeeperError
 
@@ -72,7 +74,7 @@ def cli() -> None:
     """
 
 
-for _command in (bench, demo, doctor, export, import_, inspect, replay, replay_check):
+for _command in (bench, copy, demo, doctor, export, import_, inspect, replay, replay_check, rotate):
     cli.add_command(_command)
 
 

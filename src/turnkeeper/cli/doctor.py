@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final
 
 import click
@@ -17,10 +18,11 @@ from turnkeeper.cli.checkup import (
     find_corrupt,
     quarantine,
 )
+from turnkeeper.cli.keys import keys_given, with_keys
 from turnkeeper.cli.terminal import Stop, complain, say, say_table, spinning
 from turnkeeper.cli.walking import store_to_look_at
-from turnkeeper.errors import StoreError
-from turnkeeper.stores import SQLiteStore
+from turnkeeper.errors import DecryptionError, StoreError
+from turnkeeper.stores import Keyring, SQLiteStore
 
 __all__ = ["doctor"]
 
@@ -33,7 +35,13 @@ _STYLES: Final = {"ok": "", "note": "yellow", "problem": "bold red"}
 @click.command(epilog="Exit status: 0 healthy; 1 problems found (also when they were put aside); 2 can't look.")
 @click.argument("url", required=False)
 @click.option("--quarantine", "put_aside", is_flag=True, help="Move corrupt memories out of the way.")
-def doctor(url: str | None, put_aside: bool) -> None:
+@click.option(
+    "--keys",
+    "keys_file",
+    type=click.Path(path_type=Path),
+    help="File with the keys of an encrypted store; or set TURNKEEPER_KEYS.",
+)
+def doctor(url: str | None, put_aside: bool, keys_file: Path | None) -> None:
     """Report versions and SQLite's known bugs; with URL, examine the store.
 
     Reads while a server runs. The durability in force can be seen only on a connection that writes, so a file that is
@@ -45,7 +53,7 @@ def doctor(url: str | None, put_aside: bool) -> None:
     say("Versions", style="bold")
     healthy = _tell(check_versions())
     if url is not None:
-        healthy = _examine(url, put_aside=put_aside) and healthy
+        healthy = _examine(url, keys_given(keys_file), put_aside=put_aside) and healthy
     say()
     if not healthy:
         say("problems found", style="bold red")
@@ -53,23 +61,26 @@ def doctor(url: str | None, put_aside: bool) -> None:
     say("healthy", style="bold green")
 
 
-def _examine(url: str, *, put_aside: bool) -> bool:
+def _examine(url: str, keys: Keyring | None, *, put_aside: bool) -> bool:
     store = store_to_look_at(url)
-    if not isinstance(store, SQLiteStore):
-        raise Stop(f"{store.describe()} is of a kind this command doesn't know")
     try:
         store.open(durability="full")
         say()
         say(store.describe(), style="bold")
-        with spinning("looking at the file, and through every memory"):
-            findings = [*check_file(store), *check_durability(url, store), *check_integrity(store)]
-            corrupt = find_corrupt(store)
+        with spinning("looking through every memory"):
+            findings: list[Finding] = []
+            if isinstance(store, SQLiteStore):  # a server looks after its files itself
+                findings += [*check_file(store), *check_durability(url, store), *check_integrity(store)]
+            corrupt = find_corrupt(with_keys(store, keys, allow_plain=True))
         healthy = _tell(findings + corrupt.findings(_SHOWN))
     finally:
         store.close()
-    if put_aside and corrupt.errors:
+    if all(isinstance(error, DecryptionError) for error in corrupt.errors):
+        if corrupt.errors or corrupt.closed:
+            say("what does not open needs its key (--keys FILE, TURNKEEPER_KEYS); nothing is moved aside for that")
+    elif put_aside and isinstance(store, SQLiteStore):
         _put_aside(url, corrupt)
-    elif corrupt.errors:
+    elif isinstance(store, SQLiteStore):
         say("--quarantine moves corrupt memories aside; 'turnkeeper inspect URL ID --raw' shows their entries")
     return healthy
 

@@ -6,13 +6,11 @@ A memory is written as it stood at one instant; different memories may be of dif
 from __future__ import annotations
 
 import hashlib
-import signal
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
-from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import click
 
@@ -26,6 +24,7 @@ from turnkeeper.cli.export_logs import (
     state_lines,
 )
 from turnkeeper.cli.export_reading import read_memories
+from turnkeeper.cli.interrupts import status_of, terminated_as_interrupted
 from turnkeeper.cli.meter import CountMeter, count_meter
 from turnkeeper.cli.terminal import Stop, complain, say, say_table, spinning
 from turnkeeper.cli.walking import memories, store_to_look_at
@@ -78,7 +77,7 @@ def export(url: str, file: Path, namespace: str | None, prefix: str, format_name
     }
     try:
         store.open(durability="full")
-        with _terminated_as_interrupted():
+        with terminated_as_interrupted():
             if str(file) == "-":
                 _to_standard_output(store, what)
             else:
@@ -94,7 +93,7 @@ def _to_standard_output(store: Store, what: dict[str, Any]) -> None:
         _Export(store, sink, what, CountMeter(sink.progress)).run()
         sink.finish()
     except KeyboardInterrupt as interrupt:
-        raise Stop("interrupted; what was written ends early", _status(interrupt)) from None
+        raise Stop("interrupted; what was written ends early", status_of(interrupt)) from None
     progress = sink.progress
     complain(f"exported {progress.memories} memories, {sink.size} bytes, sha256 {sink.digest()}")
     _judge(progress)
@@ -117,7 +116,7 @@ def _to_file(store: Store, file: Path, what: dict[str, Any]) -> None:
                 _verify(target, ours=what["format"] == _OURS)
         except KeyboardInterrupt as interrupt:
             target.save()
-            raise Stop(f"interrupted; {_left(target)}", _status(interrupt)) from None
+            raise Stop(f"interrupted; {_left(target)}", status_of(interrupt)) from None
         except OSError as error:
             with suppress(OSError):
                 target.save()
@@ -131,10 +130,6 @@ def _to_file(store: Store, file: Path, what: dict[str, Any]) -> None:
     finally:
         target.close()
     _report(store, target, perf_counter() - started)
-
-
-def _status(interrupt: KeyboardInterrupt) -> int:
-    return 128 + (interrupt.args[0] if interrupt.args else signal.SIGINT)
 
 
 def _left(target: Target) -> str:
@@ -256,17 +251,3 @@ def _report(store: Store, target: Target, seconds: float) -> None:
 def _judge(progress: Progress) -> None:
     if progress.failed:
         raise Stop(f"{progress.failed} of {progress.failed + progress.memories} memories were not exported", status=1)
-
-
-@contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """Let SIGTERM end it in order, as Ctrl-C does."""
-
-    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-        raise KeyboardInterrupt(number)
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -6,12 +6,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from turnkeeper.cli import export_file
 from turnkeeper.cli.terminal import complain, is_terminal
 
 __all__ = ["CountMeter", "Meter", "count_meter", "meter"]
@@ -37,11 +36,18 @@ def meter(path: Path) -> Iterator[Meter]:
         yield Meter(lambda size, there: progress.update(task, advance=size, there=there), _aside(progress))
 
 
+class Counted(Protocol):
+    """What is shown of a command whose end nobody knows."""
+
+    memories: int
+    entries: int
+
+
 class CountMeter:
     """How many there are so far: `show` it, and `complain` without spoiling the view."""
 
-    def __init__(self, counts: export_file.Progress) -> None:
-        self.counts = counts
+    def __init__(self, counts: Counted) -> None:
+        self.counts: Counted = counts
 
     def show(self) -> None:
         """Show the counts as they are now."""
@@ -52,7 +58,7 @@ class CountMeter:
 
 
 class _Shown(CountMeter):
-    def __init__(self, counts: export_file.Progress, progress: Progress, doing: str) -> None:
+    def __init__(self, counts: Counted, progress: Progress, doing: str) -> None:
         super().__init__(counts)
         self._progress = progress
         self._task = progress.add_task(doing, total=None, memories=counts.memories, entries=counts.entries)
@@ -65,7 +71,7 @@ class _Shown(CountMeter):
 
 
 @contextmanager
-def count_meter(doing: str, counts: export_file.Progress) -> Iterator[CountMeter]:
+def count_meter(doing: str, counts: Counted) -> Iterator[CountMeter]:
     """Show counts of which nobody knows how far they go."""
     if not is_terminal(sys.stderr):
         yield CountMeter(counts)

@@ -132,6 +132,11 @@ def _moved(
     elif details.system:
         # That there was one counts, but for an add; a number not before the entry's own is never looked up.
         changed = replace(changed, system=1 if held else 0 if op == ADD else number - shift)
+    if details.begins is not None:
+        base, system = details.begins
+        system = system - shift if system >= first else -1 if system else 0
+        # Behind the opening a state that begins with the first entry begins with both.
+        changed = replace(changed, begins=(base - shift, system) if base > first else None)
     if details.stays is not None:
         n, index, text = details.stays
         n, index = (n - shift, index) if n >= first else moved.get((n, index), _NOWHERE)

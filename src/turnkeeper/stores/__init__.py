@@ -1,5 +1,8 @@
 """Where logs are durable: the contract, the records it speaks in, and the stores that keep it."""
 
+import typing
+
+from turnkeeper.errors import MissingExtraError as _MissingExtraError
 from turnkeeper.log import (
     Committed,
     Conflict,
@@ -20,10 +23,14 @@ from turnkeeper.log import (
     encode_payload,
 )
 from turnkeeper.names import MemoryName
-from turnkeeper.stores.base import Changes, Cursor, Found, KeptReceipt, Listed, SearchQuery, Store, Transfer
+from turnkeeper.stores.base import Changes, Cursor, Found, KeptReceipt, Listed, Reseal, SearchQuery, Store, Transfer
 from turnkeeper.stores.in_memory import InMemoryStore
+from turnkeeper.stores.keyring import Keyring
 from turnkeeper.stores.sqlite import SQLiteStore
 from turnkeeper.stores.urls import store_from_url
+
+if typing.TYPE_CHECKING:
+    from turnkeeper.stores.encrypted import EncryptedStore
 
 __all__ = [
     "Changes",
@@ -31,12 +38,14 @@ __all__ = [
     "Conflict",
     "Cursor",
     "Duplicate",
+    "EncryptedStore",
     "Entry",
     "Found",
     "Head",
     "InMemoryStore",
     "KeptReceipt",
     "Key",
+    "Keyring",
     "Listed",
     "LoadQuery",
     "Loaded",
@@ -45,6 +54,7 @@ __all__ = [
     "NotCommitted",
     "Outcome",
     "Rejected",
+    "Reseal",
     "SQLiteStore",
     "SearchQuery",
     "Slice",
@@ -56,3 +66,16 @@ __all__ = [
     "encode_payload",
     "store_from_url",
 ]
+
+
+def __getattr__(name: str) -> typing.Any:
+    """Import the encrypted store when it is asked for: it alone needs cryptography."""
+    if name != "EncryptedStore":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from turnkeeper.stores.encrypted import EncryptedStore
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "cryptography":
+            raise
+        raise _MissingExtraError("encryption is in an extra: pip install 'turnkeeper[crypto]'") from None
+    return EncryptedStore

@@ -18,7 +18,7 @@ from turnkeeper.errors import StoreError
 from turnkeeper.log import Head, Loaded, LoadQuery, Outcome, Slice, StoredEntry, StoredReceipt, Version
 from turnkeeper.names import MemoryName
 
-__all__ = ["Changes", "Cursor", "Found", "KeptReceipt", "Listed", "SearchQuery", "Store", "Transfer"]
+__all__ = ["Changes", "Cursor", "Found", "KeptReceipt", "Listed", "Reseal", "SearchQuery", "Store", "Transfer"]
 
 Cursor: TypeAlias = int | str
 """A place in the order of all changes; only the store that made it can tell which one. Places are compared by ==."""
@@ -62,12 +62,16 @@ class Transfer(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         name: the memory.
         mid: its row in this store; 0 creates it.
-        expected: the version number it must be at here.
-        head: what its row is to say, but for `mid`. Where entries or receipts are still to come, `version` is that of
-            the last entry in this part.
-        entries: in order of version, all behind `expected`; numbers may be missing, where entries were pruned.
-        receipts: in any order; those that are there are replaced. Their `mid` is 0, or any other number for the row
-            that this goes to.
+        expected: the version number it must be at here; 0 with `mid` 0, or for a row without entries.
+        head: what its row is to say, but for `mid`: every field of it as given, times and metadata included. Where
+            entries are still to come, `version` is that of the last entry in this part. It is never less than
+            `expected`, and may be the same.
+        entries: in order of version, all behind `expected`, none behind `head.version`; numbers may be missing, where
+            entries were pruned. Numbers, ids, times and payloads are kept byte for byte.
+        receipts: in any order; those that are there under the same key are replaced. One with `version.mid` 0 is kept
+            with 0: it is of an earlier memory of that name; with any other number it gets the row that this goes to.
+        base_was: the `base` that the row must have; -1: any. Whoever pruned here meanwhile must not be undone.
+        meta_was: the `meta_version` that the row must have; -1: any. Nor whoever changed the metadata.
     """
 
     name: MemoryName
@@ -76,6 +80,34 @@ class Transfer(msgspec.Struct, frozen=True, gc=False):
     head: Head
     entries: tuple[StoredEntry, ...]
     receipts: tuple[KeptReceipt, ...] = ()
+    base_was: int = -1
+    meta_was: int = -1
+
+    def __repr__(self) -> str:
+        """Show where it goes and how much it is, never what."""
+        return f"<Transfer mid={self.mid} expected={self.expected} entries={len(self.entries)}>"
+
+
+class Reseal(msgspec.Struct, frozen=True, gc=False):
+    """A payload, or a memory's metadata, sealed anew: the same content in other bytes.
+
+    Attributes:
+        name: the memory.
+        mid: its row.
+        version: number of the entry; 0: it is the row's metadata.
+        old: the bytes that have to be there still.
+        new: those that take their place.
+    """
+
+    name: MemoryName
+    mid: int
+    version: int
+    old: bytes
+    new: bytes
+
+    def __repr__(self) -> str:
+        """Show where, never what."""
+        return f"<Reseal mid={self.mid} version={self.version} bytes={len(self.new)}>"
 
 
 class SearchQuery(msgspec.Struct, frozen=True, gc=False):
@@ -222,6 +254,14 @@ class Store(ABC):
         """
         raise NotImplementedError
 
+    def first_row(self) -> int:
+        """Return a number that no row of these data was ever below; 0: the store can't tell.
+
+        It tells data that are new, as on an empty server that took another one's place, from data out of which
+        something was deleted. From the reading thread.
+        """
+        return 0
+
     def announce(self) -> None:
         """Tell all who listen in other processes that something was committed.
 
@@ -248,16 +288,42 @@ class Store(ABC):
         """Find entries by their words, the newest first."""
         raise StoreError(f"{self.describe()} can't search; SQLite can, with '?search=true'")
 
-    def adopt(self, transfer: Transfer) -> Outcome:
-        """Write a part of a memory as it lies in another store, whole or not at all; from the writing thread.
+    def adopt(self, transfers: Sequence[Transfer]) -> list[Outcome]:
+        """Write parts of memories as they lie in another store; from the writing thread.
 
-        Compares as `commit` does, leases included: `Committed`, `Conflict` or `Held`.
+        Each is written whole or not at all, and durable as a commit is, when this returns. It answers in order, as
+        `commit` does: `Committed` with the row; `Conflict`, when there is no such row, or one where `mid` is 0, or it
+        is at another version, base or revision of metadata than told; else `Held`, when a turn's lease lives on it. A
+        row that is there for a lease or metadata alone is at version 0, and written to by its `mid`. Leases stay as
+        they are.
+
+        New entries are told by `changes` and found by `search` as committed ones are. Without entries only the row and
+        the receipts are written; with version 0 that makes a row for metadata alone. Entries that are there stay:
+        `commit` prunes. The same a second time is a `Conflict` where it had entries or created, and else the same.
+
+        Args:
+            transfers: at most one for each memory.
         """
         raise StoreError(f"{self.describe()} can't take in copies")
 
     def receipts_of(self, name: MemoryName, *, after: str, limit: int) -> list[KeptReceipt]:
-        """Read a memory's receipts that have not expired, by key in byte order: up to `limit` behind `after`."""
+        """Read a name's receipts that have not expired, by key in byte order: up to `limit` behind the key `after`.
+
+        All of them: of the memory that is there, and of earlier ones that were deleted, told apart by `version.mid`.
+        """
         raise StoreError(f"{self.describe()} can't list receipts")
+
+    def reseal(self, changes: Sequence[Reseal]) -> list[bool]:
+        """Put other bytes into the place of payloads or metadata, and nothing else; from the writing thread.
+
+        Each by a compare-and-set of its own: it is written where the old bytes are there, byte for byte, whatever
+        leases there are. No version, time or place in the order of changes moves, and nobody is told. It is durable
+        when this returns, and the same a second time changes nothing.
+
+        Returns:
+            For each whether it was written; not, where the entry or the row is gone, or says something else by now.
+        """
+        raise StoreError(f"{self.describe()} can't have its payloads replaced, so no key can be rotated out there")
 
     def scrub(self) -> str | None:
         """Make what was deleted unreadable in the store's files; from the writing thread.

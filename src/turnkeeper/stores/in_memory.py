@@ -30,7 +30,7 @@ from turnkeeper.log import (
     first_entry,
 )
 from turnkeeper.names import MemoryName
-from turnkeeper.stores.base import Listed, Store
+from turnkeeper.stores.base import KeptReceipt, Listed, Reseal, Store, Transfer
 from turnkeeper.stores.ranges import end_of_prefix
 
 __all__ = ["InMemoryStore"]
@@ -102,6 +102,40 @@ class _Row:
             return None
         started = self.stored(self.base, self.base)
         return started[0] if started and started[0].op in (COMPACT, FORK) else None
+
+    def adopt(self, transfer: Transfer) -> None:
+        """Take over what another store's row says, and its entries behind those that are here."""
+        head = transfer.head
+        self.base, self.system, self.meta, self.meta_version = head.base, head.system, head.meta, head.meta_version
+        self.created_at, self.updated_at, self.expires_at = head.created_at, head.updated_at, head.expires_at
+        for entry in transfer.entries:
+            self._skip_to(entry.version)
+            self.entries.append(Entry(entry.op, entry.entry_id, (), sealed=entry.payload))
+            self.times.append(entry.at)
+        self._skip_to(head.version + 1)
+
+    def _skip_to(self, version: int) -> None:
+        """Let this be the next entry's number; those between were pruned in another store."""
+        last = self.version
+        if version > last + 1:
+            self.kept = self.stored(1, last)
+            self.entries, self.times, self.pruned = [], [], version - 1
+
+    def reseal(self, version: int, old: bytes, new: bytes) -> bool:
+        """Put other bytes into the place of an entry's payload, or of the metadata, if those are still there."""
+        if not version:
+            done = self.meta == old
+            self.meta = new if done else self.meta
+            return done
+        found = self.stored(version, version)
+        if not found or found[0].payload != old:
+            return False
+        if version > self.pruned:
+            self.entries[version - 1 - self.pruned] = Entry(found[0].op, found[0].entry_id, (), sealed=new)
+        else:
+            sealed = StoredEntry(version, found[0].op, found[0].entry_id, new, found[0].at)
+            self.kept = tuple([sealed if entry.version == version else entry for entry in self.kept])
+        return True
 
     def prune(self, before: int) -> None:
         """Remove the entries before this one, but for those at `base` and `system`."""
@@ -203,9 +237,7 @@ class InMemoryStore(Store):
         if row is None:
             if not slice_.entries and meta is None:
                 return _CONFLICT
-            self._last_mid += 1
-            row = self._rows[slice_.name] = self._by_mid[self._last_mid] = _Row(self._last_mid, at)
-            self._order = None
+            row = self._make_row(slice_.name, at)
         if slice_.entries:
             row.entries.extend(slice_.entries)
             row.times.extend([at] * len(slice_.entries))
@@ -243,12 +275,53 @@ class InMemoryStore(Store):
             self._receipts.pop((slice_.name, key.key), None)  # an expired one keeps no place in the order
             self._receipts[slice_.name, key.key] = StoredReceipt(receipt, key.digest), expires_at
         # Keys expire in the order in which they came (one runtime, one lifetime), so the oldest two pay for the new.
+        # One from another store that lives longer keeps those behind it meanwhile; nobody finds them any more.
         now = self._clock()
         for _ in range(2 * len(keyed)):
             oldest = next(iter(self._receipts), None)
             if oldest is None or self._receipts[oldest][1] > now:
                 break
             del self._receipts[oldest]
+
+    def adopt(self, transfers: Sequence[Transfer]) -> list[Outcome]:
+        """Take in each transfer."""
+        return [self._adopt(transfer) for transfer in transfers]
+
+    def _adopt(self, transfer: Transfer) -> Outcome:
+        name, now = transfer.name, self._clock()
+        row = self._rows.get(name)
+        if (row.mid if row else 0) != transfer.mid:
+            return _CONFLICT
+        if row and (
+            row.version != transfer.expected
+            or transfer.base_was not in (-1, row.base)
+            or transfer.meta_was not in (-1, row.meta_version)
+        ):
+            return _CONFLICT
+        if row is None:
+            row = self._make_row(name, transfer.head.created_at)
+        row.adopt(transfer)
+        self._expiries.note(row.mid, name, row.expires_at)
+        for kept in transfer.receipts:
+            version = Version(row.mid if kept.version.mid else 0, kept.version.n)
+            self._receipts.pop((name, kept.key), None)
+            stored = StoredReceipt(Receipt(version, kept.count), kept.digest)
+            self._receipts[name, kept.key] = stored, kept.expires_at / 1e6
+        return Committed(row.mid, int(now * 1e6))
+
+    def reseal(self, changes: Sequence[Reseal]) -> list[bool]:
+        """Put each payload into the place of another."""
+        rows = [self._rows.get(change.name) for change in changes]
+        return [
+            row is not None and row.mid == change.mid and row.reseal(change.version, change.old, change.new)
+            for row, change in zip(rows, changes, strict=True)
+        ]
+
+    def _make_row(self, name: MemoryName, created_at: int) -> _Row:
+        self._last_mid += 1
+        row = self._rows[name] = self._by_mid[self._last_mid] = _Row(self._last_mid, created_at)
+        self._order = None
+        return row
 
     def settle(self, slices: Sequence[Slice]) -> list[Outcome | None]:
         """Look for the slices' entry ids."""
@@ -307,6 +380,16 @@ class InMemoryStore(Store):
         now = self._clock()
         held = [self._receipts.get(name_and_key) for name_and_key in names_and_keys]
         return [found[0] if found is not None and found[1] > now else None for found in held]
+
+    def receipts_of(self, name: MemoryName, *, after: str, limit: int) -> list[KeptReceipt]:
+        """Go through all receipts there are; a copy alone asks."""
+        now = self._clock()
+        found = [
+            KeptReceipt(key, stored.digest, stored.receipt.version, stored.receipt.count, int(expires_at * 1e6))
+            for (named, key), (stored, expires_at) in self._receipts.items()
+            if named == name and key > after and expires_at > now
+        ]
+        return sorted(found, key=lambda kept: kept.key)[:limit]
 
     def names(
         self,

@@ -14,11 +14,13 @@ from urllib.parse import quote
 from turnkeeper.errors import StoreError, StoreFormatError, StoreInUseError, StoreUnavailableError
 from turnkeeper.log import Committed, Loaded, LoadQuery, Outcome, Slice, StoredEntry, StoredReceipt
 from turnkeeper.names import MemoryName
+from turnkeeper.stores import sqlite_copying as copying
 from turnkeeper.stores import sqlite_reading as reading
+from turnkeeper.stores import sqlite_resealing as resealing
 from turnkeeper.stores import sqlite_scrubbing as scrubbing
 from turnkeeper.stores import sqlite_search as searching
 from turnkeeper.stores import sqlite_writing as writing
-from turnkeeper.stores.base import Changes, Cursor, Found, Listed, SearchQuery, Store
+from turnkeeper.stores.base import Changes, Cursor, Found, KeptReceipt, Listed, Reseal, SearchQuery, Store, Transfer
 from turnkeeper.stores.filelock import FileLock
 from turnkeeper.stores.filesystems import filesystem_of, is_network
 from turnkeeper.stores.sqlite_schema import check_format, migrate
@@ -224,6 +226,36 @@ class SQLiteStore(Store):
                 raise
         return outcomes
 
+    def adopt(self, transfers: Sequence[Transfer]) -> list[Outcome]:
+        """Take in a group in one transaction."""
+        connection = self._writing()
+        with self._translating("adopt"), self._committing():
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                now = self.now()
+                outcomes = [copying.adopt(connection, transfer, now) for transfer in transfers]
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        return outcomes
+
+    def reseal(self, changes: Sequence[Reseal]) -> list[bool]:
+        """Replace a group's payloads in one transaction."""
+        connection = self._writing()
+        with self._translating("reseal"), self._committing():
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                indexed = searching.has_index(connection)
+                written = [resealing.reseal(connection, change, indexed=indexed) for change in changes]
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        return written
+
     def quarantine(self, name: MemoryName) -> MemoryName:
         """Move a memory out of the way under another name, whatever its entries look like, and return that name."""
         connection = self._writing()
@@ -275,6 +307,12 @@ class SQLiteStore(Store):
         with self._translating("receipts"):
             now = self.now()
             return [writing.find_receipt(connection, name, key, now) for name, key in names_and_keys]
+
+    def receipts_of(self, name: MemoryName, *, after: str, limit: int) -> list[KeptReceipt]:
+        """Read a name's receipts along their index."""
+        connection = self._reading()
+        with self._translating("receipts_of"):
+            return copying.receipts_of(connection, name, after=after, limit=limit, now=self.now())
 
     def names(
         self,

@@ -15,7 +15,7 @@ from turnkeeper.names import MemoryName
 from turnkeeper.stores.base import Found, SearchQuery
 from turnkeeper.stores.ranges import end_of_prefix
 
-__all__ = ["find", "has_index", "make_index", "optimize"]
+__all__ = ["find", "forget", "has_index", "make_index", "optimize", "take_in"]
 
 _TEXT: Final = """coalesce((
   SELECT group_concat(
@@ -41,6 +41,14 @@ _MAKE: Final = (
     f"INSERT INTO said (rowid, text) SELECT rowid, {_TEXT.format(payload='payload')} FROM entry",
 )
 _EXISTS: Final = "SELECT 1 FROM sqlite_master WHERE name = 'said_more'"
+_FORGET: Final = (
+    "INSERT INTO said (said, rowid, text) "
+    f"SELECT 'delete', rowid, {_TEXT.format(payload='payload')} FROM entry WHERE mid = ? AND version = ?"
+)
+_TAKE_IN: Final = (
+    f"INSERT INTO said (rowid, text) SELECT rowid, {_TEXT.format(payload='payload')} "
+    "FROM entry WHERE mid = ? AND version = ?"
+)
 _FIND: Final = (
     "SELECT said.rowid, head.namespace, head.id, head.mid, entry.version, entry.op, entry.entry_id, entry.payload, "
     "entry.at, EXISTS (SELECT 1 FROM message WHERE message.namespace = head.namespace AND message.id = head.id "
@@ -69,6 +77,16 @@ def make_index(connection: sqlite3.Connection) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def forget(connection: sqlite3.Connection, mid: int, version: int) -> None:
+    """Take an entry's words out, as long as it still says them; `take_in` has to follow."""
+    connection.execute(_FORGET, (mid, version))
+
+
+def take_in(connection: sqlite3.Connection, mid: int, version: int) -> None:
+    """Take an entry's words in, those that it says now."""
+    connection.execute(_TAKE_IN, (mid, version))
 
 
 def optimize(connection: sqlite3.Connection) -> None:

@@ -22,7 +22,7 @@ from turnkeeper.log import (
 from turnkeeper.names import MemoryName
 from turnkeeper.stores import sqlite_leases as leases
 
-__all__ = ["APPEND", "EntryRow", "commit_slice", "find_receipt", "move", "prune"]
+__all__ = ["APPEND", "KEEP_RECEIPT", "EntryRow", "commit_slice", "find_receipt", "move", "prune"]
 
 APPEND: Final = "INSERT INTO entry (mid, version, op, entry_id, turn_id, payload, at) VALUES (?, ?, ?, ?, ?, ?, ?)"
 
@@ -44,7 +44,7 @@ _DESCRIBE_AT: Final = f"{_DESCRIBE} AND version = ? AND ? IN (base, -1) AND "
 _IS_OVER: Final = "SELECT 1 FROM head WHERE mid = ? AND version = ? AND expires_at > 0 AND expires_at <= ?"
 _DELETE: Final = f"DELETE FROM head WHERE mid = ? AND version = ? AND {leases.FREE}"
 _PRUNE: Final = "DELETE FROM entry WHERE mid = ? AND version < ? AND version NOT IN (?, ?)"
-_KEEP_RECEIPT: Final = (
+KEEP_RECEIPT: Final = (
     "INSERT OR REPLACE INTO receipt (name_digest, key, mid, digest, version, count, expires_at) "
     "VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
@@ -172,7 +172,7 @@ def _keep_receipts(
     for index, entry, key in keyed:
         version = slice_.expected + index + 1
         row = (digest, key.key, mid, key.digest, version, len(entry.messages), expires_at)
-        connection.execute(_KEEP_RECEIPT, row)
+        connection.execute(KEEP_RECEIPT, row)
 
 
 def move(connection: sqlite3.Connection, mid: int, to: MemoryName) -> None:

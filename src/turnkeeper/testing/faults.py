@@ -21,7 +21,19 @@ from typing import Any, Literal, Self, TypeVar
 from turnkeeper.errors import InvalidArgumentError, StoreUnavailableError
 from turnkeeper.log import Outcome, Slice, StoredEntry, StoredReceipt
 from turnkeeper.names import MemoryName
-from turnkeeper.stores import Changes, Cursor, Listed, Loaded, LoadQuery, Store
+from turnkeeper.stores import (
+    Changes,
+    Cursor,
+    Found,
+    KeptReceipt,
+    Listed,
+    Loaded,
+    LoadQuery,
+    Reseal,
+    SearchQuery,
+    Store,
+    Transfer,
+)
 
 __all__ = ["Call", "FaultStore", "MakeError", "Stall", "When"]
 
@@ -34,9 +46,15 @@ Call = Literal[
     "settle",
     "load",
     "receipts",
+    "receipts_of",
     "names",
     "expired",
     "changes",
+    "announce",
+    "listen",
+    "search",
+    "adopt",
+    "reseal",
     "scrub",
     "entries",
 ]
@@ -109,6 +127,7 @@ class FaultStore(Store):
     def __init__(self, store: Store, *, inline: Literal[False] | None = None) -> None:
         self.wrapped = store
         self.shared: bool = store.shared
+        self.announces: bool = store.announces
         self._inline = store.inline if inline is None else inline
         self._one_at_a_time: AbstractContextManager[object] = threading.Lock() if store.inline else nullcontext()
         self._lock = threading.Lock()
@@ -198,11 +217,33 @@ class FaultStore(Store):
     def changes(self, after: Cursor | None, limit: int) -> Changes:  # noqa: D102
         return self._pass_on("changes", lambda: self.wrapped.changes(after, limit))
 
+    def announce(self) -> None:  # noqa: D102
+        self._pass_on("announce", self.wrapped.announce, beside=True)
+
+    def listen(self, timeout: float) -> bool:  # noqa: D102
+        return self._pass_on("listen", lambda: self.wrapped.listen(timeout), beside=True)
+
+    def search(self, query: SearchQuery) -> list[Found]:  # noqa: D102
+        return self._pass_on("search", lambda: self.wrapped.search(query))
+
+    def adopt(self, transfers: Sequence[Transfer]) -> list[Outcome]:  # noqa: D102
+        return self._pass_on("adopt", lambda: self.wrapped.adopt(transfers), [it.name for it in transfers])
+
+    def reseal(self, changes: Sequence[Reseal]) -> list[bool]:  # noqa: D102
+        return self._pass_on("reseal", lambda: self.wrapped.reseal(changes), [it.name for it in changes])
+
+    def receipts_of(self, name: MemoryName, *, after: str, limit: int) -> list[KeptReceipt]:  # noqa: D102
+        receipts_of = self.wrapped.receipts_of
+        return self._pass_on("receipts_of", lambda: receipts_of(name, after=after, limit=limit), [name])
+
     def scrub(self) -> str | None:  # noqa: D102
         return self._pass_on("scrub", self.wrapped.scrub)
 
     def entries(self, mid: int, **page: Any) -> list[StoredEntry]:  # noqa: D102
         return self._pass_on("entries", lambda: self.wrapped.entries(mid, **page))
+
+    def first_row(self) -> int:  # noqa: D102
+        return self.wrapped.first_row()
 
     def now(self) -> int:  # noqa: D102
         return self.wrapped.now()
@@ -219,11 +260,13 @@ class FaultStore(Store):
         with self._lock:
             self._failures.append(_Fault(fail, on, when, n, memory_id))
 
-    def _pass_on(self, call: Call, function: Callable[[], T], names: Sequence[MemoryName] = ()) -> T:
+    def _pass_on(
+        self, call: Call, function: Callable[[], T], names: Sequence[MemoryName] = (), *, beside: bool = False
+    ) -> T:
         with self._lock:
             self._calls[call] += 1
         self._misbehave(call, "before", names)
-        with self._one_at_a_time:
+        with nullcontext() if beside else self._one_at_a_time:
             result = function()
         self._misbehave(call, "after", names)
         return result

@@ -1,0 +1,1 @@
+"""Promises on the servers themselves: cut, restarted, frozen, full, read-only, failed over, and used by a crowd."""
