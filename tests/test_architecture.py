@@ -81,7 +81,7 @@ ONLY_IN: dict[str, frozenset[str]] = {
     "asyncio": frozenset(),
     "trio": frozenset(),
     "uvloop": frozenset(),
-    "threading": frozenset({"sync", "lane", "testing", "compat"}),  # a store that stalls, a loop of its own
+    "threading": frozenset({"sync", "lane", "testing", "compat", "bench"}),  # a store that stalls, a loop of its own
     "_thread": frozenset(),
 }
 
@@ -211,12 +211,16 @@ class TestTheRulesThemselves:
             ("turnkeeper.stores.sqlite", "from ..runtime import Runtime", "runtime is in a higher layer"),
             ("turnkeeper.testing.suite", "from turnkeeper.cli.demo import run", "cli is in a higher layer"),
             ("turnkeeper.memory", "from turnkeeper.testing import check", "testing is in a higher layer"),
-            ("turnkeeper.compat.zerda", "from turnkeeper.testing import check", "testing is for ['cli']"),
+            ("turnkeeper.compat.zerda", "from turnkeeper.testing import check", "testing is for ['bench', 'cli']"),
             ("turnkeeper.log", "from turnkeeper import open_runtime", "turnkeeper.open_runtime is a name of the root"),
             ("turnkeeper.log", "from turnkeeper import *", "turnkeeper is a name of the root"),
             ("turnkeeper.actor", "import asyncio", "asyncio is for nobody"),
             ("turnkeeper.actor", "def late():\n    from trio.lowlevel import checkpoint", "trio is for nobody"),
-            ("turnkeeper.actor", "import threading as t", "threading is for ['compat', 'lane', 'sync', 'testing']"),
+            (
+                "turnkeeper.actor",
+                "import threading as t",
+                "threading is for ['bench', 'compat', 'lane', 'sync', 'testing']",
+            ),
         ],
     )
     def test_a_wrong_import_is_found(self, name: str, source: str, problem: str) -> None:

@@ -154,7 +154,16 @@ def test_each_name_in_the_code_exists(page: Path) -> None:
 def test_the_pages_have_examples_commands_and_references() -> None:
     """What finds nothing proves nothing."""
     assert {block.page.name for block in PYTHON} >= {"README.md", "quickstart.md", "configuration.md"}
-    assert {words[0] for _, words in SHELL} == {"copy", "demo", "doctor", "export", "import", "inspect", "replay"}
+    assert {words[0] for _, words in SHELL} == {
+        "bench",
+        "copy",
+        "demo",
+        "doctor",
+        "export",
+        "import",
+        "inspect",
+        "replay",
+    }
     design = (REPOSITORY / "docs" / "design.md").read_text(encoding="utf-8")
     assert len(REFERENCE.findall(design)) > 20
 

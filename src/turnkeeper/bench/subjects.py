@@ -43,6 +43,7 @@ class Conversations(Protocol):
 
     async def read(self, conversation: str) -> Sequence[Dict]:
         """Return what a model would be shown."""
+        ...
 
 
 class BlockingConversations(Protocol):
@@ -53,6 +54,7 @@ class BlockingConversations(Protocol):
 
     def read(self, conversation: str) -> Sequence[Dict]:
         """Return what a model would be shown."""
+        ...
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):

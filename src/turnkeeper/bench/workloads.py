@@ -97,7 +97,7 @@ class Workload:
 class Append(Workload):
     name = "append"
     about = "add one message"
-    defaults = MappingProxyType({"clients": 256, "conversations": 256})
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"clients": 256, "conversations": 256})
 
     async def step(self, client: Client) -> None:
         await client.add(self.own(client), client.messages("user"))
@@ -106,7 +106,7 @@ class Append(Workload):
 class ChatTurn(Workload):
     name = "chat-turn"
     about = "add the user's message, read the window, add the answer"
-    defaults = MappingProxyType({"clients": 256, "conversations": 256, "messages": 20})
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"clients": 256, "conversations": 256, "messages": 20})
 
     @property
     def window(self) -> int | None:
@@ -122,7 +122,7 @@ class ChatTurn(Workload):
 class SharedTurns(ChatTurn):
     name = "shared-turns"
     about = "chat turns of many clients on few conversations, each kept whole where the subject can"
-    defaults = MappingProxyType({"clients": 64, "conversations": 8, "messages": 20})
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"clients": 64, "conversations": 8, "messages": 20})
 
     async def step(self, client: Client) -> None:
         begin = getattr(client.subject, "turn", None)
@@ -147,7 +147,7 @@ class Idle(Workload):
     about = "conversations that were touched once: what each takes in RAM, and how long a collection pauses"
     loop = "all"
     weighs = True
-    defaults = MappingProxyType({"clients": 100, "conversations": 10_000})
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"clients": 100, "conversations": 10_000})
 
     def __init__(self, spec: Spec, ledger: Ledger) -> None:
         super().__init__(spec, ledger)
@@ -164,7 +164,7 @@ class Idle(Workload):
 class ReadMostly(Workload):
     name = "read-mostly"
     about = "read nine times, add once"
-    defaults = MappingProxyType({"clients": 64, "conversations": 64, "messages": 20})
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"clients": 64, "conversations": 64, "messages": 20})
 
     def before(self) -> int:
         return self.spec.messages
@@ -181,7 +181,7 @@ class ToolLoop(Workload):
     name = "tool-loop"
     about = "user, three times two parallel calls with results and a read, answer"
     tools = True
-    defaults = MappingProxyType({"clients": 64, "conversations": 64, "messages": 40})
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"clients": 64, "conversations": 64, "messages": 40})
 
     @property
     def window(self) -> int | None:
@@ -208,7 +208,7 @@ class ToolLoop(Workload):
 class Hot(Workload):
     name = "hot"
     about = "all clients add to one conversation"
-    defaults = MappingProxyType({"clients": 100, "conversations": 1})
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"clients": 100, "conversations": 1})
 
     async def step(self, client: Client) -> None:
         await client.add(self.conversation(0), client.messages("user"))
@@ -217,7 +217,9 @@ class Hot(Workload):
 class Zipf(Workload):
     name = "zipf"
     about = "chat turns on many conversations, few of them busy (Zipf, 1.1)"
-    defaults = MappingProxyType({"clients": 256, "conversations": 10_000, "messages": 20})
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
+        {"clients": 256, "conversations": 10_000, "messages": 20}
+    )
 
     def __init__(self, spec: Spec, ledger: Ledger) -> None:
         super().__init__(spec, ledger)
@@ -239,7 +241,7 @@ class Zipf(Workload):
 class Cold(Workload):
     name = "cold"
     about = "one add to a conversation that nothing happens in, one client, one after the other"
-    defaults = MappingProxyType({"clients": 1, "conversations": 1000})
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"clients": 1, "conversations": 1000})
 
     def __init__(self, spec: Spec, ledger: Ledger) -> None:
         super().__init__(spec, ledger)
@@ -261,7 +263,7 @@ class Activation(Workload):
     about = "the first read of a conversation after a restart"
     loop = "all"
     reopen = True
-    defaults = MappingProxyType({"clients": 1, "conversations": 200, "messages": 100})
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"clients": 1, "conversations": 200, "messages": 100})
 
     def __init__(self, spec: Spec, ledger: Ledger) -> None:
         super().__init__(spec, ledger)
@@ -281,7 +283,7 @@ class Activation(Workload):
 class Long(ChatTurn):
     name = "long"
     about = "chat turns with a window of 20 on conversations of 10 000 messages"
-    defaults = MappingProxyType({"clients": 4, "conversations": 4, "messages": 10_000})
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"clients": 4, "conversations": 4, "messages": 10_000})
 
     @property
     def window(self) -> int | None:
@@ -294,7 +296,7 @@ class Long(ChatTurn):
 class FullWindow(Workload):
     name = "full-window"
     about = "add and read with a window that is full"
-    defaults = MappingProxyType({"clients": 16, "conversations": 16, "messages": 100})
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"clients": 16, "conversations": 16, "messages": 100})
 
     @property
     def window(self) -> int | None:
@@ -313,13 +315,15 @@ class OpenLoop(ChatTurn):
     name = "open-loop"
     about = "chat turns that begin at a fixed rate; latency from when they should have begun"
     loop = "open"
-    defaults = MappingProxyType({"clients": 256, "conversations": 256, "messages": 20, "rate": 500})
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
+        {"clients": 256, "conversations": 256, "messages": 20, "rate": 500}
+    )
 
 
 class CancelStorm(Workload):
     name = "cancel-storm"
     about = "adds of which every second one is cancelled at a random time"
-    defaults = MappingProxyType({"clients": 256, "conversations": 64})
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"clients": 256, "conversations": 64})
 
     async def step(self, client: Client) -> None:
         with anyio.CancelScope() as scope:
@@ -335,7 +339,7 @@ class Herd(Workload):
     about = "a server that has just started gets all its requests at once"
     loop = "once"
     reopen = True
-    defaults = MappingProxyType({"clients": 1000, "conversations": 200, "messages": 20})
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"clients": 1000, "conversations": 200, "messages": 20})
 
     def before(self) -> int:
         return self.spec.messages
@@ -350,7 +354,7 @@ class Threads(Workload):
     name = "threads"
     about = "chat turns through the blocking form, from threads"
     threads = True
-    defaults = MappingProxyType({"clients": 16, "conversations": 16, "messages": 20})
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"clients": 16, "conversations": 16, "messages": 20})
 
     @property
     def window(self) -> int | None:
@@ -368,7 +372,7 @@ class Replay(Workload):
     about = "the conversations of a file, message by message, many at once"
     loop = "all"
     tools = True
-    defaults = MappingProxyType({"clients": 64, "conversations": 1})
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"clients": 64, "conversations": 1})
 
     def __init__(self, spec: Spec, ledger: Ledger) -> None:
         super().__init__(spec, ledger)
