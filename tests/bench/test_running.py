@@ -39,7 +39,7 @@ async def opened(place, *, window):
 
 
 def plan(*subjects: str, workload: str = "append", **more: Any) -> Plan:
-    given: dict[str, Any] = {"clients": (4,), "rounds": 1, "seconds": 0.2, "warm_up": 0.05, "size": 60, "seed": 1}
+    given: dict[str, Any] = {"clients": (4,), "rounds": 1, "seconds": 0.4, "warm_up": 0.05, "size": 60, "seed": 1}
     return Plan(subjects=subjects, workloads=(workload,), backends=("asyncio",), **{**given, **more})
 
 
