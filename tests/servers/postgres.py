@@ -25,7 +25,7 @@ __all__ = ["PostgresServer"]
 _ROLE: Final = "chatter"
 _DATABASE: Final = "chats"
 _CUT_OFF: Final = f"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = '{_DATABASE}'"
-_ROOM: Final = 256 * 2**20
+_ROOM: Final = 512 * 2**20
 _SPARE: Final = 2 * 2**20
 
 
@@ -138,6 +138,14 @@ class PostgresServer(Server):
 
     def make_room(self) -> None:
         (self.folder / "small" / "ballast").unlink(missing_ok=True)
+
+    def mend(self) -> None:
+        super().mend()
+        self.make_room()
+        # Else the small volume fills up with what earlier tests left.
+        for (name,) in self.query("SELECT nspname::text FROM pg_namespace WHERE nspname ~ '^place[0-9]+$'"):
+            self.query(f"DROP SCHEMA IF EXISTS {name} CASCADE")
+        self._admin("DROP DATABASE IF EXISTS earlier")
 
     def remember(self) -> None:
         self._alone("DROP DATABASE IF EXISTS earlier", f"CREATE DATABASE earlier TEMPLATE {_DATABASE} OWNER {_ROLE}")
