@@ -22,6 +22,7 @@ from turnkeeper.stores.postgres_links import (
     ConnectionLostError,
     Link,
     backend_of,
+    in_time,
     passes,
     put_to_rest,
     translating,
@@ -68,6 +69,7 @@ class PostgresStore(Store):
         self._listener: Link | None = None
         self._listening: Connection | None = None
         self._in_listen = False
+        self._full = True  # durability
         self._prepared = False  # the tables were there when it was opened
         self._announcing = 0  # the process that sends our own notices
         self._backend: Backend | None = None  # of the connection that commits
@@ -86,12 +88,12 @@ class PostgresStore(Store):
         if self._reader is not None:
             raise StoreInUseError(f"{self.describe()} is open already: one runtime at a time for each store object")
         try:
+            self._full = durability == "full"
             self._reader = Link(self._place, joined=self._make_reader)
             self._listener, self._announcer = Link(self._place), Link(self._place, joined=self._note_announcer)
             if not self._read_only:
-                level = "SET synchronous_commit = off" if durability != "full" else ""
-                self._writer = Link(self._place, (level,) if level else (), self._note_backend)
-                self._do(self._writer, "open", lambda connection: self._prepare(connection, durability))
+                self._writer = Link(self._place, joined=self._note_backend)
+                self._do(self._writer, "open", self._prepare)
             elif not self._do(self._reader, "open", self._format):
                 raise StoreFormatError(f"{self.describe()} is empty")
         except BaseException:
@@ -101,17 +103,9 @@ class PostgresStore(Store):
     def _format(self, connection: Connection) -> int:
         return check_format(connection, self._place.schema, self.describe())
 
-    def _prepare(self, connection: Connection, durability: str) -> None:
+    def _prepare(self, connection: Connection) -> None:
         if _setting(connection, "server_encoding") != "UTF8":
             raise StoreFormatError(f"{self.describe()}: the database's encoding has to be UTF8")
-        if durability == "full":
-            if _setting(connection, "fsync") != "on":
-                raise StoreUnavailableError(
-                    f"{self.describe()} runs with fsync=off, so a power cut may destroy it: switch it on, "
-                    "or open the runtime with durability='relaxed'"
-                )
-            if _setting(connection, "synchronous_commit") not in ("on", "remote_apply"):
-                connection.execute("SET synchronous_commit = on")
         self._migrate(connection)
         self._prepared = True
 
@@ -125,9 +119,20 @@ class PostgresStore(Store):
         # A server may come back with other settings, and another one, which knows nothing, in its place.
         if self._prepared:
             self._migrate(connection)
-        if _setting(connection, "synchronous_commit") not in ("on", "remote_apply", "off"):
-            connection.execute("SET synchronous_commit = on")
+        self._make_durable(connection)
         self._backend = backend_of(connection)
+
+    def _make_durable(self, connection: Connection) -> None:
+        if not self._full:
+            connection.execute("SET synchronous_commit = off")
+            return
+        if _setting(connection, "fsync") != "on":
+            raise StoreUnavailableError(
+                f"{self.describe()} runs with fsync=off, so a power cut may destroy it: switch it on, "
+                "or open the runtime with durability='relaxed'"
+            )
+        if _setting(connection, "synchronous_commit") not in ("on", "remote_apply"):
+            connection.execute("SET synchronous_commit = on")
 
     def _make_reader(self, connection: Connection) -> None:
         if self._prepared:
@@ -185,7 +190,7 @@ class PostgresStore(Store):
                 self._worry(backend)
                 raise
 
-        return patiently(send, again=passes)
+        return patiently(send, again=in_time(passes))
 
     def _settled(self, link: Link, group: Sequence[Slice], lost: ConnectionLostError) -> list[Outcome | None]:
         """Find out what became of a group whose connection was lost.
@@ -230,18 +235,21 @@ class PostgresStore(Store):
 
     def _write(self, action: str, job: Callable[[Connection], T]) -> T:
         link = self._writing()
-        backend = self._backend
 
         def once() -> T:
             connection = link.connection()
-            with translating(self.describe(), action, link):
-                return job(connection)
+            backend = self._backend
+            try:
+                with translating(self.describe(), action, link):
+                    return job(connection)
+            except ConnectionLostError:
+                self._worry(backend)
+                raise
 
         try:
-            return patiently(once, again=passes)
+            return patiently(once, again=in_time(passes))
         except ConnectionLostError as error:
             # Nothing of it may land after the caller has looked what is there.
-            self._worry(backend)
             connection = link.connection()
             with translating(self.describe(), action, link):
                 self._calm(connection)
@@ -384,7 +392,7 @@ class PostgresStore(Store):
 
         try:
             return patiently(
-                once, again=lambda error: isinstance(error, ConnectionLostError) or passes(error), attempts=4
+                once, again=in_time(lambda error: isinstance(error, ConnectionLostError) or passes(error)), attempts=4
             )
         except ConnectionLostError as error:
             raise StoreUnavailableError(error.reason) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -14,16 +15,63 @@ from turnkeeper.errors import StoreError, StoreUnavailableError
 from turnkeeper.stores.patience import patiently
 from turnkeeper.stores.postgres_urls import Place
 
-__all__ = ["Backend", "Connection", "ConnectionLostError", "Link", "backend_of", "put_to_rest", "translating"]
+__all__ = [
+    "Backend",
+    "Connection",
+    "ConnectionLostError",
+    "Link",
+    "backend_of",
+    "in_time",
+    "passes",
+    "put_to_rest",
+    "translating",
+]
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
+PATIENCE: Final = 10.0
+"""Seconds in which something new is begun after a failure that may pass; each attempt has a bound of its own."""
+
+_LONGEST_ANSWER: Final = 28.0
+"""Seconds after which a server that says nothing counts as lost: more than `statement_timeout`, so it stands still.
+
+Its machine's kernel still acknowledges, so no setting of TCP finds that out."""
+
+
+class _BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection that does not wait for ever."""
+
+    def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
+        """Run what the driver waits for, and end the connection when that takes too long."""
+        return super().wait(_bounded(self, gen), *args, **options)
+
+
+def _bounded(connection: psycopg.Connection[Any], waited_for: Any) -> Any:
+    until = time.monotonic() + _LONGEST_ANSWER
+    try:
+        state = next(waited_for)
+        while True:
+            ready = yield state
+            if not ready and time.monotonic() > until:
+                connection.pgconn.finish()
+                raise psycopg.OperationalError("no answer")
+            state = waited_for.send(ready)
+    except StopIteration as end:
+        return end.value
+
+
 _SESSION: Final = (
-    "SET lock_timeout = '8s'",
+    "SET lock_timeout = '3s'",
     "SET statement_timeout = '25s'",
     "SET idle_in_transaction_session_timeout = '60s'",
     "SET standard_conforming_strings = on",
     "SET client_min_messages = warning",
+    # Everything here goes along an index. A plan that was made while a table was small is kept while it grows, and
+    # would read all of it at every call until somebody analyses it.
+    "SET enable_seqscan = off",
+    "SET enable_hashjoin = off",
+    "SET enable_mergejoin = off",
+    "SET jit = off",
 )
 
 _AGAIN: Final = frozenset({"40001", "40P01", "55P03"})
@@ -106,7 +154,7 @@ class Link:
             return self._connection
         self._connection = None
         try:
-            self._connection = patiently(self._connect, again=self._may_pass)
+            self._connection = patiently(self._connect, again=in_time(self._may_pass))
         except psycopg.Error as error:
             failure = _failure(self._place.described, "connect", error)
         else:
@@ -117,12 +165,11 @@ class Link:
         if self._closed:
             raise StoreUnavailableError(f"{self._place.described} is not open")
         conninfo = make_conninfo(**self._place.conninfo)
-        connection: Connection = psycopg.connect(conninfo, autocommit=True, prepare_threshold=2)
+        connection: Connection = _BoundedConnection.connect(conninfo, autocommit=True, prepare_threshold=2)
         try:
             path = sql.SQL("SET search_path TO {}, pg_catalog").format(sql.Identifier(self._place.schema))
-            connection.execute(path)
-            for statement in (*_SESSION, *self._settings):
-                connection.execute(statement.encode())
+            settings = "; ".join((path.as_string(connection), *_SESSION, *self._settings))
+            connection.execute(settings.encode())  # in one trip
             if self._joined is not None:
                 self._joined(connection)
         except BaseException:
@@ -195,6 +242,12 @@ def translating(described: str, action: str, link: Link) -> Iterator[None]:
     if gone:
         raise ConnectionLostError(str(failure))
     raise failure
+
+
+def in_time(again: Callable[[Exception], bool]) -> Callable[[Exception], bool]:
+    """Say no when `PATIENCE` is over, whatever `again` says."""
+    until = time.monotonic() + PATIENCE
+    return lambda error: time.monotonic() < until and again(error)
 
 
 def passes(error: Exception) -> bool:

@@ -70,7 +70,7 @@ def load(connection: Connection, queries: Sequence[LoadQuery]) -> list[Loaded]:
     """Read memories; one trip for all of those that stand where they are known to stand."""
     columns = [query.name.namespace for query in queries], [query.name.id for query in queries]
     if all(query.known is not None for query in queries):
-        heads = {row[0]: Head(*row[1:]) for row in connection.execute(_HEADS, columns)}
+        heads = {row[0]: Head(*row[1:]) for row in connection.execute(_HEADS, columns, binary=True)}
         found = [_unmoved(query, heads.get(place)) for place, query in enumerate(queries, start=1)]
         if None not in found:
             return [loaded for loaded in found if loaded is not None]
@@ -94,7 +94,7 @@ def _unmoved(query: LoadQuery, head: Head | None) -> Loaded | None:
 
 
 def _load(connection: Connection, queries: Sequence[LoadQuery], columns: tuple[list[str], list[str]]) -> list[Loaded]:
-    rows = {row[0]: row for row in connection.execute(_STARTS, columns)}
+    rows = {row[0]: row for row in connection.execute(_STARTS, columns, binary=True)}
     wanted: list[_Wanted] = []
     for place, query in enumerate(queries, start=1):
         if (row := rows.get(place)) is not None:
@@ -102,7 +102,8 @@ def _load(connection: Connection, queries: Sequence[LoadQuery], columns: tuple[l
     tails: dict[int, list[StoredEntry]] = {}
     if wanted:
         asked = [[one.place for one in wanted], [one.head.mid for one in wanted], [one.first for one in wanted]]
-        for row in connection.execute(_TAILS, (*asked, [one.newest for one in wanted])):
+        asked.append([one.newest for one in wanted])
+        for row in connection.execute(_TAILS, asked, binary=True):  # payloads as text take twice the room
             tails.setdefault(row[0], []).append(StoredEntry(*row[1:]))
     by_place = {one.place: _loaded(one, tuple(tails.get(one.place, ()))) for one in wanted}
     nothing = Loaded(None, 0, ())
@@ -146,7 +147,8 @@ def entries(
     connection: Connection, mid: int, *, after: int, before: int, limit: int, newest: bool
 ) -> list[StoredEntry]:
     """Read a part of a log; see `Store.entries`."""
-    rows = connection.execute(_PAGE[newest], (mid, after, before or _NO_BOUND, limit)).fetchall()
+    values = mid, after, before or _NO_BOUND, limit
+    rows = connection.execute(_PAGE[newest], values, binary=True).fetchall()
     return [StoredEntry(*row) for row in (reversed(rows) if newest else rows)]
 
 
@@ -203,6 +205,11 @@ def changes(connection: Connection, after: Cursor | None, limit: int) -> Changes
         assert row is not None
         return Changes(f"{row[0]}.0.0", ())
     xid, mid, version = str(after).split(".")
+    # A server that was restored, or took over with less than its predecessor had, counts transactions from an earlier
+    # number: such a place would hide all that follows, so everything is told again.
+    ahead = connection.execute("SELECT %s::text::xid8 > pg_snapshot_xmax(pg_current_snapshot())", (xid,)).fetchone()
+    if ahead == (True,):
+        xid, mid, version = "0", "0", "0"
     rows = connection.execute(_CHANGES, (xid, xid, int(mid), int(version), limit)).fetchall()
     changed: dict[tuple[MemoryName, int], int] = {}
     for row in rows:

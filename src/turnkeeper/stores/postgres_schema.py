@@ -109,7 +109,7 @@ CREATE FUNCTION commit_slices(
   s_lease_turn bytea[], s_lease_time bigint[], s_steal boolean[], s_described boolean[], s_meta bytea[],
   s_meta_expected bigint[], s_expires_after bigint[], s_base_was bigint[],
   e_slice bigint[], e_version bigint[], e_op text[], e_entry_id bytea[], e_turn_id bytea[], e_payload bytea[],
-  k_slice bigint[], k_index bigint[], k_key bytea[], k_digest bytea[], k_count bigint[]
+  k_index bigint[], k_key bytea[], k_digest bytea[], k_count bigint[]
 ) RETURNS TABLE (
   outcome bigint, mid bigint, at bigint, stolen_from bigint,
   index bigint, old_mid bigint, old_version bigint, old_count bigint, old_digest bytea
@@ -130,6 +130,8 @@ DECLARE
   found_key record;
   done bigint[] := array_fill(0::bigint, ARRAY[cardinality(s_mid)]);
   pruned boolean := false;
+  k_first bigint;
+  k_last bigint := 0;
 BEGIN
   PERFORM 1 FROM head WHERE head.mid = ANY (s_mid) ORDER BY head.mid FOR UPDATE;
   FOR s IN
@@ -148,10 +150,12 @@ BEGIN
     expiry := CASE WHEN s.expires_after > 0 THEN moment + s.expires_after ELSE 0 END;
 
     IF s.keys > 0 THEN
+      k_first := k_last + 1;  -- the keys come in the order of the slices: each slice looks at its own only
+      k_last := k_last + s.keys;
       SELECT k.index AS index, r.mid AS mid, r.version AS version, r.count AS count, r.digest AS digest INTO found_key
-        FROM unnest(k_slice, k_index, k_key) AS k (slice, index, key)
+        FROM unnest(k_index[k_first:k_last], k_key[k_first:k_last]) AS k (index, key)
         JOIN receipt r ON r.name_digest = s.name_digest AND r.key = k.key
-       WHERE k.slice = s.ord AND r.expires_at > now ORDER BY k.index LIMIT 1;
+       WHERE r.expires_at > now ORDER BY k.index LIMIT 1;
       IF FOUND THEN
         outcome := 3; index := found_key.index; old_mid := found_key.mid; old_version := found_key.version;
         old_count := found_key.count; old_digest := found_key.digest;
@@ -262,9 +266,11 @@ BEGIN
           SELECT r.ctid FROM receipt r WHERE r.expires_at <= now ORDER BY r.expires_at LIMIT 2 * s.keys
           FOR UPDATE SKIP LOCKED));
         INSERT INTO receipt (name_digest, key, mid, digest, version, count, expires_at)
-        SELECT s.name_digest, k.key, mid, k.digest, s.expected + k.index + 1, k.count, now + p_receipt_time
-          FROM unnest(k_slice, k_index, k_key, k_digest, k_count) AS k (slice, index, key, digest, count)
-         WHERE k.slice = s.ord
+        SELECT DISTINCT ON (k.key)
+               s.name_digest, k.key, mid, k.digest, s.expected + k.index + 1, k.count, now + p_receipt_time
+          FROM unnest(k_index[k_first:k_last], k_key[k_first:k_last], k_digest[k_first:k_last], k_count[k_first:k_last])
+            AS k (index, key, digest, count)
+         ORDER BY k.key, k.index DESC
         ON CONFLICT (name_digest, key) DO UPDATE SET mid = excluded.mid, digest = excluded.digest,
           version = excluded.version, count = excluded.count, expires_at = excluded.expires_at;
       END IF;

@@ -24,7 +24,7 @@ from turnkeeper.stores.postgres_schema import COLUMNS_OF_SLICE
 __all__ = ["adopt", "commit", "key_bytes", "reseal"]
 
 _ENTRIES: Final = ("bigint", "bigint", "text", "bytea", "bytea", "bytea")
-_KEYS: Final = ("bigint", "bigint", "bytea", "bytea", "bigint")
+_KEYS: Final = ("bigint", "bytea", "bytea", "bigint")
 _ARRAYS: Final = ", ".join(f"%s::{kind}[]" for kind in (*[kind for _, kind in COLUMNS_OF_SLICE], *_ENTRIES, *_KEYS))
 _CALL: Final = f"SELECT * FROM commit_slices(%s::bigint, %s::bigint, {_ARRAYS})"
 
@@ -52,7 +52,7 @@ def commit(connection: Connection, slices: Sequence[Slice], *, now: int | None, 
             entries.append((place, slice_.expected + index + 1, entry.op, entry.entry_id, entry.turn_id, payload))
             if entry.key is not None:
                 keyed += 1
-                keys.append((place, index, key_bytes(entry.key.key), entry.key.digest, len(entry.messages)))
+                keys.append((index, key_bytes(entry.key.key), entry.key.digest, len(entry.messages)))
         heads.append(_head(slice_, keyed))
     columns = [*_columns(heads, len(COLUMNS_OF_SLICE)), *_columns(entries, len(_ENTRIES)), *_columns(keys, len(_KEYS))]
     rows = connection.execute(_CALL.encode(), (now, receipt_time, *columns)).fetchall()
