@@ -227,7 +227,7 @@ class PostgresStore(Store):
 
     def adopt(self, transfers: Sequence[Transfer]) -> list[Outcome]:
         """Write a group of transfers in one transaction; see `Store.adopt`."""
-        return self._write("adopt", lambda connection: writing.adopt(connection, transfers, self.now()))
+        return self._write("adopt", lambda connection: writing.adopt(connection, transfers, self._now(connection)))
 
     def reseal(self, changes: Sequence[Reseal]) -> list[bool]:
         """Put other bytes in the place of those that are there; see `Store.reseal`."""
