@@ -6,7 +6,8 @@ import contextlib
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,22 @@ class TestURL:
         assert "geheim" not in str(caught.value)
         assert caught.value.__cause__ is None
 
+    @pytest.mark.parametrize("make", [PostgresStore, store_from_url])
+    def test_what_is_no_url_at_all_is_refused_without_repeating_it(self, make: Callable[[str], Store]) -> None:
+        with pytest.raises(InvalidStoreURLError) as caught:
+            make("postgresql://u:gehe\u2100im@h/d")
+        assert "gehe" not in str(caught.value)
+        assert caught.value.__cause__ is None
+        assert caught.value.__context__ is None
+
+    @pytest.mark.parametrize(
+        "text", ["schema=s&application_name=my%20own%2Bapp", "application_name=my%20own%2Bapp&schema=s"]
+    )
+    def test_the_drivers_options_reach_it_as_they_were_written(self, text: str) -> None:
+        place = PostgresStore(f"postgresql://h/db?{text}")._place
+        assert (place.schema, place.conninfo["application_name"]) == ("s", "my own+app")
+        assert "schema" not in place.conninfo
+
     @pytest.mark.parametrize("schema", ["", "1st", "a-b", 'a"b', "x" * 49])
     def test_a_schema_has_a_plain_name(self, schema: str) -> None:
         with pytest.raises(InvalidStoreURLError, match="schema"):
@@ -148,6 +165,24 @@ class TestSettings:
             assert store._writer is not None
             row = store._writer.connection().execute("SHOW synchronous_commit").fetchone()
         assert row == (level,)
+
+    @pytest.mark.parametrize("style", ["SQL, DMY", "German", "Postgres, MDY"])
+    def test_however_the_server_writes_dates(self, monkeypatch: pytest.MonkeyPatch, style: str) -> None:
+        monkeypatch.setenv("PGDATESTYLE", style)
+        with opened() as store:
+            mid = committed(store, add(M, 0, 0, "a"))
+            backend = store._backend
+            assert backend is not None
+            store._worry(backend)
+            assert store.settle([add(M, mid, 1, "b")]) == [None]
+            assert admin(f"SELECT 1 FROM pg_stat_activity WHERE pid = {backend.pid}") == []
+
+    @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+    def test_whatever_encoding_the_environment_asks_for(self, monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+        monkeypatch.setenv("PGCLIENTENCODING", encoding)
+        with opened() as store:
+            committed(store, add(name("\u20ac"), 0, 0, "\u20ac"))
+            assert texts(store, name("\u20ac")) == ["\u20ac"]
 
     def test_a_stronger_setting_of_the_server_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PGOPTIONS", "-c synchronous_commit=remote_apply")
@@ -285,6 +320,27 @@ class TestLostConnections:
             assert store._reader is not None
             admin(f"SELECT pg_terminate_backend({store._reader.connection().info.backend_pid}, 5000)")
             assert texts(store, M) == ["a"]
+
+
+class TestNotices:
+    def test_ones_own_notices_don_t_keep_it_listening(self) -> None:
+        with opened() as store:
+            assert store.listen(0.1)  # it begins to listen
+            stop = threading.Event()
+
+            def announce() -> None:
+                while not stop.wait(0.02):
+                    store.announce()
+
+            thread = threading.Thread(target=announce)
+            thread.start()
+            try:
+                began = time.monotonic()
+                assert not store.listen(0.5)
+                assert time.monotonic() - began < 5
+            finally:
+                stop.set()
+                thread.join()
 
 
 class TestOrderOfChanges:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from threading import Lock
+from time import monotonic
 from typing import Final, TypeVar
 
 import psycopg
@@ -353,12 +354,10 @@ class PostgresStore(Store):
                     connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
                     self._listening = connection
                     return True  # there may have been some before
-                waited = 0.0
-                while not heard and waited < timeout and self._listener is link:
-                    wait = min(_SHORT_WAIT, timeout - waited)
-                    notices = list(connection.notifies(timeout=wait, stop_after=1))
+                until = monotonic() + timeout
+                while not heard and (left := until - monotonic()) > 0 and self._listener is link:
+                    notices = list(connection.notifies(timeout=min(_SHORT_WAIT, left), stop_after=1))
                     heard = any(notice.pid != self._announcing for notice in notices)
-                    waited += 0 if notices else wait
         except ConnectionLostError as error:
             self._listening = None
             raise StoreUnavailableError(error.reason) from None

@@ -119,11 +119,15 @@ class ConnectionLostError(Exception):
         self.reason: str = reason
 
 
+_STARTED: Final = "(extract(epoch FROM backend_start) * 1000000)::bigint"
+"""When a server's process started, in microseconds: how a timestamp is written hangs on the server's settings."""
+
+
 class Backend(NamedTuple):
     """The server's process behind a connection; its start tells it from a later one of the same number."""
 
     pid: int
-    started: Any
+    started: int
 
 
 class Link:
@@ -200,7 +204,7 @@ class Link:
 
 def backend_of(connection: Connection) -> Backend:
     """Ask who serves a connection."""
-    row = connection.execute("SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()").fetchone()
+    row = connection.execute(f"SELECT pid, {_STARTED} FROM pg_stat_activity WHERE pid = pg_backend_pid()").fetchone()
     assert row is not None
     return Backend(*row)
 
@@ -212,10 +216,9 @@ def put_to_rest(connection: Connection, lost: Backend, described: str) -> None:
         StoreUnavailableError: it is still there.
     """
     who = (lost.pid, lost.started)
-    connection.execute(
-        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE pid = %s AND backend_start = %s", who
-    )
-    left = connection.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s AND backend_start = %s", who).fetchone()
+    there = f"FROM pg_stat_activity WHERE pid = %s AND {_STARTED} = %s"
+    connection.execute(f"SELECT pg_terminate_backend(pid, 5000) {there}", who)
+    left = connection.execute(f"SELECT 1 {there}", who).fetchone()
     if left is not None:
         raise StoreUnavailableError(f"{described}: a lost connection is still at work there")
 

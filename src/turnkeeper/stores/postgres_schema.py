@@ -219,6 +219,7 @@ BEGIN
       ELSE
         DELETE FROM head WHERE head.mid = h.mid;
         DELETE FROM entry WHERE entry.mid = h.mid;
+        done := array_replace(done, h.mid, 0::bigint);  -- what the same group had added goes as well
         outcome := 0; mid := h.mid; at := moment;
       END IF;
 

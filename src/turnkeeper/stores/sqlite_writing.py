@@ -67,7 +67,10 @@ def commit_slice(
 ) -> Outcome:
     """Write one slice's head and receipts and leave its entries in `rows`; whatever may refuse it comes first."""
     if not slice_.entries:
-        return _change(connection, slice_, now)
+        outcome = _change(connection, slice_, now)
+        if rows and slice_.delete and isinstance(outcome, Committed):
+            rows[:] = [row for row in rows if row[0] != slice_.mid]  # what the same group had added goes as well
+        return outcome
     keyed = [(index, entry, entry.key) for index, entry in enumerate(slice_.entries) if entry.key is not None]
     for index, _, key in keyed:
         if (stored := find_receipt(connection, slice_.name, key.key, now)) is not None:

@@ -110,6 +110,14 @@ class Deleting(SuitePart):
         assert store.entries(mid, after=0, limit=10) == []
         assert listed(store) == []
 
+    def test_a_delete_takes_with_it_what_the_same_group_has_added(self, store: Store) -> None:
+        mid = committed(store, add(M, 0, 0, "a"))
+        outcomes = commit(store, add(M, mid, 1, "b"), delete(M, mid, 2), add(name("other"), 0, 0, "c"))
+        assert [type(outcome) for outcome in outcomes] == [Committed] * 3
+        assert load(store, M).head is None
+        assert store.entries(mid, after=0, limit=10) == []
+        assert texts(store, name("other")) == ["c"]
+
     def test_a_delete_at_another_version_is_a_conflict(self, store: Store) -> None:
         mid = committed(store, add(M, 0, 0, "a", "b"))
         assert commit(store, delete(M, mid, 1)) == [Conflict()]
