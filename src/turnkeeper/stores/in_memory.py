@@ -24,12 +24,12 @@ from turnkeeper.log import (
     Slice,
     StoredEntry,
     StoredReceipt,
-    Unknown,
     Version,
     encode_payload,
     first_entry,
 )
 from turnkeeper.names import MemoryName
+from turnkeeper.stores import deciding
 from turnkeeper.stores.base import KeptReceipt, Listed, Reseal, Store, Transfer
 from turnkeeper.stores.ranges import end_of_prefix
 
@@ -338,22 +338,16 @@ class InMemoryStore(Store):
         if row.version <= slice_.expected:
             return None
         place = slice_.expected - row.pruned
-        if place < 0:
-            return Unknown()  # what stood there was pruned
-        ours = row.entries[place].entry_id == slice_.entries[0].entry_id
-        return Committed(row.mid, row.times[place]) if ours else None
+        found, at = (None, 0) if place < 0 else (row.entries[place].entry_id, row.times[place])
+        return deciding.settled_entries(slice_, row.mid, row.version, found, at)
 
     def _settle_change(self, row: _Row, slice_: Slice) -> Outcome | None:
         meta = slice_.meta
         if meta is not None:
-            if row.meta_version > meta.expected + 1:
-                return Unknown()  # others have changed them since
-            done = (row.meta_version, row.meta) == (meta.expected + 1, meta.data)
-        else:
-            left = [entry.version for entry in row.kept if entry.version < slice_.prune]
-            done = row.base >= slice_.base and row.pruned >= min(slice_.prune - 1, slice_.expected)
-            done = done and set(left) <= {slice_.base, slice_.system}
-        return Committed(row.mid, row.updated_at) if done else None
+            return deciding.settled_meta(row.head(), meta)
+        left = [entry.version for entry in row.kept if entry.version < slice_.prune]
+        done = row.base >= slice_.base and row.pruned >= min(slice_.prune - 1, slice_.expected)
+        return Committed(row.mid, row.updated_at) if done and set(left) <= {slice_.base, slice_.system} else None
 
     def load(self, queries: Sequence[LoadQuery]) -> list[Loaded]:
         """Read memories."""

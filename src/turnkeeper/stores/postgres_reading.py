@@ -6,9 +6,6 @@ from collections.abc import Sequence
 from typing import Any, Final, LiteralString, NamedTuple
 
 from turnkeeper.log import (
-    COMPACT,
-    FORK,
-    STARTING,
     Committed,
     Head,
     Loaded,
@@ -18,11 +15,11 @@ from turnkeeper.log import (
     Slice,
     StoredEntry,
     StoredReceipt,
-    Unknown,
     Version,
     first_entry,
 )
 from turnkeeper.names import MemoryName
+from turnkeeper.stores import deciding
 from turnkeeper.stores.base import Changes, Cursor, KeptReceipt, Listed
 from turnkeeper.stores.postgres_links import Connection
 from turnkeeper.stores.postgres_writing import key_bytes
@@ -63,7 +60,7 @@ class _Wanted(NamedTuple):
     known: int
     start: StoredEntry | None
     system: StoredEntry | None
-    older: bool
+    earlier: bool
 
 
 def load(connection: Connection, queries: Sequence[LoadQuery]) -> list[Loaded]:
@@ -116,23 +113,22 @@ def _want(place: int, query: LoadQuery, row: tuple[Any, ...]) -> _Wanted:
     system = StoredEntry(*row[15:20]) if row[15] is not None else None
     known = query.known
     if known is not None and known.mid == head.mid and head.base <= known.n:
-        return _Wanted(place, head, known.n + 1, 0, known.n, None, None, older=False)
-    first = first_entry(start, head.base)
-    older = row[20] and first > 1 and (start is None or start.op not in STARTING) and first - 1 != head.system
-    return _Wanted(place, head, first, query.newest, -1, start, system, older)
+        return _Wanted(place, head, known.n + 1, 0, known.n, None, None, earlier=False)
+    return _Wanted(place, head, first_entry(start, head.base), query.newest, -1, start, system, earlier=row[20])
 
 
 def _loaded(one: _Wanted, found: tuple[StoredEntry, ...]) -> Loaded:
     if one.known >= 0:
         return Loaded(one.head, one.known, found, continues=True)
-    first = found[0].version if len(found) == one.newest > 0 else one.first
-    system = one.system if 0 < one.head.system < first else None
-    older = one.older and first == one.first
-    start = one.start
-    if start is not None and (start.version >= first or start.op not in (COMPACT, FORK)):
-        start = None  # it is among them, or has nothing to show besides
-    after = 0 if first == one.first else first - 1
-    return Loaded(one.head, after, found, system, older=older, start=start)
+    return deciding.state_of(
+        one.head,
+        one.first,
+        found,
+        one.newest,
+        start=one.start,
+        system=lambda: one.system,
+        earlier=lambda: one.earlier,
+    )
 
 
 _PAGE: Final[dict[bool, LiteralString]] = {
@@ -256,6 +252,7 @@ _COMMITTED: Final = (
     "SELECT h.mid, h.version, e.entry_id, e.at FROM head h "
     "LEFT JOIN entry e ON e.mid = h.mid AND e.version = %s WHERE h.namespace = %s AND h.id = %s"
 )
+_HOLDER: Final = "SELECT mid, updated_at, turn_id FROM head WHERE namespace = %s AND id = %s"
 _LEFT: Final = "SELECT 1 FROM entry WHERE mid = %s AND version < %s AND version NOT IN (%s, %s) LIMIT 1"
 
 
@@ -267,14 +264,9 @@ def settle(connection: Connection, slice_: Slice) -> Outcome | None:
     if not slice_.entries:
         if slice_.meta is not None or slice_.prune:
             return _settle_change(connection, slice_)
-        return None if slice_.lease is None else _settle_lease(connection, slice_)
+        return deciding.settled_lease(slice_, *(connection.execute(_HOLDER, slice_.name).fetchone() or (0, 0, None)))
     row = connection.execute(_COMMITTED, (slice_.expected + 1, *slice_.name)).fetchone()
-    if row is None or (slice_.mid and row[0] != slice_.mid):
-        return None
-    mid, version, entry_id, at = row
-    if entry_id is None:
-        return Unknown() if slice_.expected < version else None  # what stood there was pruned
-    return Committed(mid, at) if entry_id == slice_.entries[0].entry_id else None
+    return deciding.settled_entries(slice_, *(row or (0, 0, None, 0)))
 
 
 def _settle_change(connection: Connection, slice_: Slice) -> Outcome | None:
@@ -283,20 +275,6 @@ def _settle_change(connection: Connection, slice_: Slice) -> Outcome | None:
         return None
     head = Head(*row)
     if meta is not None:
-        if head.meta_version > meta.expected + 1:
-            return Unknown()  # others have changed them since
-        if (head.meta_version, head.meta) != (meta.expected + 1, meta.data):
-            return None
-        return Committed(head.mid, head.updated_at)
+        return deciding.settled_meta(head, meta)
     left = connection.execute(_LEFT, (head.mid, slice_.prune, slice_.base, slice_.system)).fetchone()
     return Committed(head.mid, head.updated_at) if head.base >= slice_.base and left is None else None
-
-
-def _settle_lease(connection: Connection, slice_: Slice) -> Outcome | None:
-    assert slice_.lease is not None
-    query = "SELECT mid, updated_at, turn_id FROM head WHERE namespace = %s AND id = %s"
-    row = connection.execute(query, slice_.name).fetchone()
-    holds = row is not None and row[2] == slice_.lease.turn_id
-    if holds != (slice_.lease.seconds > 0):
-        return None
-    return Committed(row[0], row[1]) if row is not None else Committed(slice_.mid, 0)

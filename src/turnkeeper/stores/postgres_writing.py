@@ -18,6 +18,7 @@ from turnkeeper.log import (
     encode_payload,
 )
 from turnkeeper.stores.base import Reseal, Transfer
+from turnkeeper.stores.deciding import is_of_its_turn
 from turnkeeper.stores.postgres_links import Connection
 from turnkeeper.stores.postgres_schema import COLUMNS_OF_SLICE
 
@@ -78,7 +79,7 @@ def _head(slice_: Slice, keyed: int) -> tuple[Any, ...]:
         slice_.not_before,
         slice_.prune,
         slice_.turn_id,
-        _is_of_its_turn(slice_),
+        is_of_its_turn(slice_),
         lease is not None,
         b"" if lease is None else lease.turn_id,
         0 if lease is None else int(lease.seconds * 1e6),
@@ -89,15 +90,6 @@ def _head(slice_: Slice, keyed: int) -> tuple[Any, ...]:
         int(slice_.expires_after * 1e6),
         slice_.base_was,
     )
-
-
-def _is_of_its_turn(slice_: Slice) -> bool:
-    """Tell whether a slice is the turn's own doing, its entries or its renewal; others may only go the same way."""
-    turn_id, lease = slice_.turn_id, slice_.lease
-    if not turn_id:
-        return False
-    renews = lease is not None and lease.turn_id == turn_id and lease.seconds > 0
-    return renews or any(entry.turn_id == turn_id for entry in slice_.entries)
 
 
 def _columns(rows: Sequence[tuple[Any, ...]], count: int) -> list[list[Any]]:

@@ -9,8 +9,6 @@ from typing import Any, Final
 from turnkeeper.errors import StoreError
 from turnkeeper.log import (
     COMPACT,
-    FORK,
-    STARTING,
     Committed,
     Conflict,
     Duplicate,
@@ -24,13 +22,14 @@ from turnkeeper.log import (
     Slice,
     StoredEntry,
     StoredReceipt,
-    Unknown,
     Version,
     details_of,
     encode_payload,
 )
 from turnkeeper.names import MemoryName
+from turnkeeper.stores import deciding
 from turnkeeper.stores.base import KeptReceipt, Reseal, Transfer
+from turnkeeper.stores.deciding import is_of_its_turn
 
 __all__ = [
     "BUCKETS",
@@ -148,7 +147,7 @@ def committing(slice_: Slice, member: bytes, bucket: int, now: int, ttl: int) ->
         1 if slice_.only_expired else 0,
         slice_.prune,
         slice_.turn_id,
-        1 if _is_of_its_turn(slice_) else 0,
+        1 if is_of_its_turn(slice_) else 0,
         b"" if lease is None else lease.turn_id,
         -1 if lease is None else int(lease.seconds * 1e6),
         1 if lease is not None and lease.steal else 0,
@@ -167,15 +166,6 @@ def committing(slice_: Slice, member: bytes, bucket: int, now: int, ttl: int) ->
     for index, entry, key in keyed:
         arguments += (index, key.key.encode(), key.digest, len(entry.messages))
     return arguments
-
-
-def _is_of_its_turn(slice_: Slice) -> bool:
-    """Tell whether a slice is the turn's own doing, its entries or its renewal; others may only go the same way."""
-    turn_id, lease = slice_.turn_id, slice_.lease
-    if not turn_id:
-        return False
-    renews = lease is not None and lease.turn_id == turn_id and lease.seconds > 0
-    return renews or any(entry.turn_id == turn_id for entry in slice_.entries)
 
 
 def adopting(transfer: Transfer, member: bytes, bucket: int, now: int) -> list[Any]:
@@ -255,15 +245,15 @@ def loaded(reply: list[Any] | None, query: LoadQuery) -> Loaded:
         assert query.known is not None
         return Loaded(head, query.known.n, entries, continues=True)
     base = int(reply[3])
-    start = None if reply[4] is None else entry_of(head.base, reply[4])
-    first = entries[0].version if len(entries) == query.newest > 0 else base
-    system = entry_of(head.system, reply[6]) if 0 < head.system < first and reply[6] is not None else None
-    older = False
-    if first == base > 1 and (start is None or start.op not in STARTING):
-        older = bool(reply[5]) and base - 1 != head.system
-    if start is not None and (start.version >= first or start.op not in (COMPACT, FORK)):
-        start = None  # it is among them, or has nothing to show besides
-    return Loaded(head, 0 if first == base else first - 1, entries, system, older=older, start=start)
+    return deciding.state_of(
+        head,
+        base,
+        entries,
+        query.newest,
+        start=None if reply[4] is None else entry_of(head.base, reply[4]),
+        system=lambda: None if reply[6] is None else entry_of(head.system, reply[6]),
+        earlier=lambda: bool(reply[5]),
+    )
 
 
 def settled(slice_: Slice, reply: list[Any] | None) -> Outcome | None:
@@ -276,30 +266,19 @@ def settled(slice_: Slice, reply: list[Any] | None) -> Outcome | None:
         return Committed(slice_.mid, 0) if mid != slice_.mid else None
     change = slice_.meta is not None or slice_.prune
     if not slice_.entries and not change:
-        return _settled_lease(slice_, mid, updated_at, row[6])
+        return deciding.settled_lease(slice_, mid, updated_at, row[6])
+    if slice_.entries:
+        stored = None if value is None else entry_of(slice_.expected + 1, value)
+        found, at = (None, 0) if stored is None else (stored.entry_id, stored.at)
+        return deciding.settled_entries(slice_, mid, version, found, at)
     if not mid or (slice_.mid and mid != slice_.mid):
         return None
-    if slice_.entries:
-        if value is None:
-            return Unknown() if slice_.expected < version else None  # what stood there was pruned
-        stored = entry_of(slice_.expected + 1, value)
-        return Committed(mid, stored.at) if stored.entry_id == slice_.entries[0].entry_id else None
     if slice_.meta is not None:
-        if meta_version > slice_.meta.expected + 1:
-            return Unknown()  # others have changed them since
-        done = (meta_version, row[5]) == (slice_.meta.expected + 1, slice_.meta.data)
-    else:
-        left = [int(number) for number in (row[8] or b"").split() if int(number) < slice_.prune]
-        done = base >= slice_.base and int(row[7] or 1) > min(slice_.prune - 1, version)
-        done = done and set(left) <= {slice_.base, slice_.system}
-    return Committed(mid, updated_at) if done else None
-
-
-def _settled_lease(slice_: Slice, mid: int, updated_at: int, holder: bytes | None) -> Outcome | None:
-    lease = slice_.lease
-    if lease is None or (mid != 0 and holder == lease.turn_id) != (lease.seconds > 0):
-        return None
-    return Committed(mid, updated_at) if mid else Committed(slice_.mid, 0)
+        head = Head(mid, version, base, 0, 0, updated_at, 0, meta_version, row[5])
+        return deciding.settled_meta(head, slice_.meta)
+    left = [int(number) for number in (row[8] or b"").split() if int(number) < slice_.prune]
+    done = base >= slice_.base and int(row[7] or 1) > min(slice_.prune - 1, version)
+    return Committed(mid, updated_at) if done and set(left) <= {slice_.base, slice_.system} else None
 
 
 def is_adopted(transfer: Transfer, reply: list[Any] | None) -> int:

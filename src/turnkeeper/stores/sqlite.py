@@ -208,53 +208,30 @@ class SQLiteStore(Store):
     def commit(self, slices: Sequence[Slice], *, receipt_ttl: float) -> list[Outcome]:
         """Commit a group in one transaction."""
         connection = self._writing()
-        with self._translating("commit"), self._committing():
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                now = int(self._clock() * 1e6)
-                rows: list[writing.EntryRow] = []
-                until = now + int(receipt_ttl * 1e6)
-                outcomes = [writing.commit_slice(connection, slice_, now, until, rows) for slice_ in slices]
-                connection.executemany(writing.APPEND, rows)
-                for slice_, outcome in zip(slices, outcomes, strict=True):
-                    if slice_.prune and isinstance(outcome, Committed):
-                        writing.prune(connection, slice_, outcome.mid)
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+        with self._translating("commit"), self._committing(), self._transaction(connection):
+            now = int(self._clock() * 1e6)
+            rows: list[writing.EntryRow] = []
+            until = now + int(receipt_ttl * 1e6)
+            outcomes = [writing.commit_slice(connection, slice_, now, until, rows) for slice_ in slices]
+            connection.executemany(writing.APPEND, rows)
+            for slice_, outcome in zip(slices, outcomes, strict=True):
+                if slice_.prune and isinstance(outcome, Committed):
+                    writing.prune(connection, slice_, outcome.mid)
         return outcomes
 
     def adopt(self, transfers: Sequence[Transfer]) -> list[Outcome]:
         """Take in a group in one transaction."""
         connection = self._writing()
-        with self._translating("adopt"), self._committing():
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                now = self.now()
-                outcomes = [copying.adopt(connection, transfer, now) for transfer in transfers]
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-        return outcomes
+        with self._translating("adopt"), self._committing(), self._transaction(connection):
+            now = self.now()
+            return [copying.adopt(connection, transfer, now) for transfer in transfers]
 
     def reseal(self, changes: Sequence[Reseal]) -> list[bool]:
         """Replace a group's payloads in one transaction."""
         connection = self._writing()
-        with self._translating("reseal"), self._committing():
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                indexed = searching.has_index(connection)
-                written = [resealing.reseal(connection, change, indexed=indexed) for change in changes]
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-        return written
+        with self._translating("reseal"), self._committing(), self._transaction(connection):
+            indexed = searching.has_index(connection)
+            return [resealing.reseal(connection, change, indexed=indexed) for change in changes]
 
     def quarantine(self, name: MemoryName) -> MemoryName:
         """Move a memory out of the way under another name, whatever its entries look like, and return that name."""
@@ -264,13 +241,8 @@ class SQLiteStore(Store):
             if head is None:
                 raise StoreError(f"{self.describe()} has no memory {name.id!r} (namespace {name.namespace!r})")
             aside = MemoryName(QUARANTINE, f"{head.mid}")
-            connection.execute("BEGIN IMMEDIATE")
-            try:
+            with self._transaction(connection):
                 writing.move(connection, head.mid, aside)
-                connection.execute("COMMIT")
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
         return aside
 
     def scrub(self) -> str | None:
@@ -391,6 +363,17 @@ class SQLiteStore(Store):
             yield
         finally:
             self._commit_lock.release()
+
+    @contextlib.contextmanager
+    def _transaction(self, connection: sqlite3.Connection) -> Iterator[None]:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
 
     @contextlib.contextmanager
     def _snapshot(self, connection: sqlite3.Connection) -> Iterator[None]:

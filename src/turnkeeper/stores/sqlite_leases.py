@@ -6,8 +6,9 @@ import sqlite3
 from typing import Final
 
 from turnkeeper.log import Committed, Conflict, Held, Lease, Outcome, Slice
+from turnkeeper.stores.deciding import is_of_its_turn
 
-__all__ = ["FREE", "HELD", "OWN", "change", "is_of_its_turn", "put", "refusal", "settle"]
+__all__ = ["FREE", "HELD", "OWN", "change", "put", "refusal"]
 
 FREE: Final = "(turn_id IS NULL OR turn_until <= ? OR turn_id = ?)"
 """Condition on a head for whoever is no turn, with the time and the slice's turn: nobody else's turn is open."""
@@ -30,15 +31,6 @@ _FIRST_OF_TURN: Final = "SELECT min(version) FROM entry WHERE mid = ? AND turn_i
 
 _CONFLICT: Final = Conflict()
 HELD: Final = Held()
-
-
-def is_of_its_turn(slice_: Slice) -> bool:
-    """Tell whether a slice is the turn's own doing, its entries or its renewal; others may only go the same way."""
-    turn_id, lease = slice_.turn_id, slice_.lease
-    if not turn_id:
-        return False
-    renews = lease is not None and lease.turn_id == turn_id and lease.seconds > 0
-    return renews or any(entry.turn_id == turn_id for entry in slice_.entries)
 
 
 def change(connection: sqlite3.Connection, slice_: Slice, lease: Lease, now: int) -> Outcome:
@@ -94,14 +86,3 @@ def refusal(connection: sqlite3.Connection, slice_: Slice) -> Outcome:
     if not mid or (mid, version) != (slice_.mid, slice_.expected) or slice_.base_was not in (-1, base):
         return _CONFLICT
     return HELD if slice_.meta is None or meta_version == slice_.meta.expected else _CONFLICT
-
-
-def settle(connection: sqlite3.Connection, slice_: Slice, lease: Lease) -> Outcome | None:
-    """Tell whether a lease was taken or given back, with a slice that has no entries."""
-    row = connection.execute(
-        "SELECT mid, updated_at, turn_id FROM head WHERE namespace = ? AND id = ?", slice_.name
-    ).fetchone()
-    holds = row is not None and row[2] == lease.turn_id
-    if holds != (lease.seconds > 0):
-        return None
-    return Committed(row[0], row[1]) if row is not None else Committed(slice_.mid, 0)

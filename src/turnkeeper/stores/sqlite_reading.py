@@ -6,9 +6,6 @@ import sqlite3
 from typing import Final
 
 from turnkeeper.log import (
-    COMPACT,
-    FORK,
-    STARTING,
     Committed,
     Head,
     Loaded,
@@ -16,12 +13,11 @@ from turnkeeper.log import (
     Outcome,
     Slice,
     StoredEntry,
-    Unknown,
     Version,
     first_entry,
 )
 from turnkeeper.names import MemoryName
-from turnkeeper.stores import sqlite_leases as leases
+from turnkeeper.stores import deciding
 from turnkeeper.stores.base import Changes, Cursor, Listed
 from turnkeeper.stores.ranges import end_of_prefix
 
@@ -43,6 +39,7 @@ _COMMITTED: Final = (
     "SELECT head.mid, head.version, entry.entry_id, entry.at FROM head "
     "LEFT JOIN entry ON entry.mid = head.mid AND entry.version = ? WHERE head.namespace = ? AND head.id = ?"
 )
+_HOLDER: Final = "SELECT mid, updated_at, turn_id FROM head WHERE namespace = ? AND id = ?"
 _LEFT: Final = "SELECT 1 FROM entry WHERE mid = ? AND version < ? AND version NOT IN (?, ?) LIMIT 1"
 _EXPIRED: Final = (
     "SELECT namespace, id FROM head WHERE expires_at > 0 AND expires_at <= ? ORDER BY expires_at, mid LIMIT ?"
@@ -80,14 +77,15 @@ def load(connection: sqlite3.Connection, query: LoadQuery) -> Loaded:
     else:
         rows = connection.execute(_ENTRIES, (head.mid, base))
     entries = tuple([StoredEntry(*row) for row in rows])
-    first = entries[0].version if len(entries) == query.newest > 0 else base
-    system = _entry(connection, head.mid, head.system) if 0 < head.system < first else None
-    older = False
-    if first == base > 1 and (start is None or start.op not in STARTING):
-        older = _entry(connection, head.mid, base - 1) is not None and base - 1 != head.system
-    if start is not None and (start.version >= first or start.op not in (COMPACT, FORK)):
-        start = None  # it is among them, or has nothing to show besides
-    return Loaded(head, 0 if first == base else first - 1, entries, system, older=older, start=start)
+    return deciding.state_of(
+        head,
+        base,
+        entries,
+        query.newest,
+        start=start,
+        system=lambda: _entry(connection, head.mid, head.system),
+        earlier=lambda: _entry(connection, head.mid, base - 1) is not None,
+    )
 
 
 def _entry(connection: sqlite3.Connection, mid: int, version: int) -> StoredEntry | None:
@@ -154,14 +152,9 @@ def settle(connection: sqlite3.Connection, slice_: Slice) -> Outcome | None:
     if not slice_.entries:
         if slice_.meta is not None or slice_.prune:
             return _settle_change(connection, slice_)
-        return None if slice_.lease is None else leases.settle(connection, slice_, slice_.lease)
+        return deciding.settled_lease(slice_, *(connection.execute(_HOLDER, slice_.name).fetchone() or (0, 0, None)))
     row = connection.execute(_COMMITTED, (slice_.expected + 1, *slice_.name)).fetchone()
-    if row is None or (slice_.mid and row[0] != slice_.mid):
-        return None
-    mid, version, entry_id, at = row
-    if entry_id is None:
-        return Unknown() if slice_.expected < version else None  # what stood there was pruned
-    return Committed(mid, at) if entry_id == slice_.entries[0].entry_id else None
+    return deciding.settled_entries(slice_, *(row or (0, 0, None, 0)))
 
 
 def _settle_change(connection: sqlite3.Connection, slice_: Slice) -> Outcome | None:
@@ -169,10 +162,6 @@ def _settle_change(connection: sqlite3.Connection, slice_: Slice) -> Outcome | N
     if head is None or (slice_.mid and head.mid != slice_.mid):
         return None
     if meta is not None:
-        if head.meta_version > meta.expected + 1:
-            return Unknown()  # others have changed them since
-        if (head.meta_version, head.meta) != (meta.expected + 1, meta.data):
-            return None
-        return Committed(head.mid, head.updated_at)
+        return deciding.settled_meta(head, meta)
     left = connection.execute(_LEFT, (head.mid, slice_.prune, slice_.base, slice_.system)).fetchone()
     return Committed(head.mid, head.updated_at) if head.base >= slice_.base and left is None else None

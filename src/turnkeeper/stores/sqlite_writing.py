@@ -21,6 +21,7 @@ from turnkeeper.log import (
 )
 from turnkeeper.names import MemoryName
 from turnkeeper.stores import sqlite_leases as leases
+from turnkeeper.stores.deciding import is_of_its_turn
 
 __all__ = ["APPEND", "KEEP_RECEIPT", "EntryRow", "commit_slice", "find_receipt", "move", "prune"]
 
@@ -81,9 +82,9 @@ def commit_slice(
     if mid:
         if slice_.meta is not None and not _describe(connection, slice_, slice_.meta, expires_at, now):
             return leases.refusal(connection, slice_)
-        advance = _ADVANCE_TURN if leases.is_of_its_turn(slice_) else _ADVANCE
+        advance = _ADVANCE_TURN if is_of_its_turn(slice_) else _ADVANCE
         cursor = connection.execute(advance, (*state, expires_at, mid, expected, slice_.base_was, now, slice_.turn_id))
-    elif slice_.turn_id and leases.is_of_its_turn(slice_):
+    elif slice_.turn_id and is_of_its_turn(slice_):
         return leases.HELD  # the row that its lease was for is gone
     else:
         cursor = connection.execute(_CREATE, (*slice_.name, *state, at, expires_at))
@@ -130,7 +131,7 @@ def _change(connection: sqlite3.Connection, slice_: Slice, now: int) -> Outcome:
 
 def _describe(connection: sqlite3.Connection, slice_: Slice, meta: NewMeta, expires_at: int, now: int) -> bool:
     """Put new metadata into a head that nothing speaks against changing."""
-    allowed = leases.OWN if leases.is_of_its_turn(slice_) else leases.FREE
+    allowed = leases.OWN if is_of_its_turn(slice_) else leases.FREE
     values = meta.data, meta.expected + 1, expires_at, slice_.mid, meta.expected, slice_.expected
     base = slice_.base_was if slice_.entries or slice_.prune else -1
     cursor = connection.execute(_DESCRIBE_AT + allowed, (*values, base, now, slice_.turn_id))
