@@ -46,7 +46,7 @@ LAYERS: tuple[frozenset[str], ...] = (
         }
     ),
     frozenset({"stores"}),
-    frozenset({"earlier", "lane", "committer", "history", "events", "notices", "storage"}),
+    frozenset({"earlier", "lane", "committer", "gathering", "history", "reader", "events", "notices", "storage"}),
     frozenset(
         {
             "turnstile",
@@ -54,6 +54,9 @@ LAYERS: tuple[frozenset[str], ...] = (
             "retention",
             "requests",
             "admission",
+            "applying",
+            "looking",
+            "losses",
             "plan",
             "revising",
             "forking",

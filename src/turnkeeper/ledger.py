@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
@@ -11,9 +10,8 @@ from random import random
 from typing import Final
 
 import anyio
-from msgspec.structs import replace
 
-from turnkeeper.committer import Fetch, Reach
+from turnkeeper.applying import apply
 from turnkeeper.errors import (
     AcknowledgedDataLostError,
     ConflictError,
@@ -31,24 +29,23 @@ from turnkeeper.log import (
     Committed,
     Conflict,
     Duplicate,
-    Head,
     Held,
     Key,
-    Lease,
     NotCommitted,
     Receipt,
     Rejected,
-    Slice,
     StoredReceipt,
     Version,
 )
+from turnkeeper.looking import conflicting
+from turnkeeper.losses import NOTHING, find_loss
 from turnkeeper.metadata import expires_after_of, keeps_apart
 from turnkeeper.names import MemoryName
-from turnkeeper.plan import EVERYTHING, Plan, apply, conflicting
+from turnkeeper.plan import EVERYTHING, Plan
+from turnkeeper.reader import Fetch, Reach
 from turnkeeper.requests import DELETE, DONE, PRUNE, QUEUED, READING, TAKEN, UNDO_TURNS, Request
 from turnkeeper.services import Services
 from turnkeeper.state import Log
-from turnkeeper.stores import Store
 from turnkeeper.turnstile import Turnstile
 
 __all__ = ["LARGEST_BATCH", "Ledger", "replayed"]
@@ -57,16 +54,10 @@ FIRST_BACKOFF: Final = 0.001
 LONGEST_BACKOFF: Final = 0.05
 """Seconds to let others through after losing a race, times the attempts so far and a random share."""
 
-_PROBE_LEASE: Final = 1.0
-"""Seconds that a row made to see its number may keep others out, should it not be given back."""
-
 logger: Final[logging.Logger] = logging.getLogger("turnkeeper")
 
 _COMPUTED: Final = frozenset((UNDO_TURNS, POP, PRUNE))
 """Requests that hang on what the state is."""
-
-NOTHING: Final = Version(0, 0)
-"""The version of a memory that is not there."""
 
 LARGEST_BATCH: Final = 128
 """Requests taken from a mailbox at once: a slice of bounded size, and a chance for others in between."""
@@ -139,7 +130,7 @@ class Ledger(ABC):
             self._drop_log()
             return error
         log, head = fetched.log, fetched.loaded.head
-        if acknowledged.n and (lost := await self._find_loss(acknowledged, head)) is not None:
+        if acknowledged.n and (lost := await find_loss(self._services, self.name, acknowledged, head)) is not None:
             self._log, self._known = None, NOTHING  # it is told once; then it goes on from what is there
             return lost
         self._known = NOTHING
@@ -162,45 +153,6 @@ class Ledger(ABC):
         """Forget the log, without tentative entries, but not what is acknowledged of it."""
         if self._log is not None:
             self._known, self._log = self._log.version, None
-
-    async def _find_loss(self, known: Version, head: Head | None) -> AcknowledgedDataLostError | None:
-        """Return the error when the store has less than a version that it had acknowledged.
-
-        Rows only get higher numbers. Where there is none, another process may have deleted it: then the next row's is
-        higher.
-        """
-        if head is not None and head.version:
-            if head.mid > known.mid or (head.mid == known.mid and head.version >= known.n):
-                return None
-            found = Version(head.mid, head.version)
-        else:
-            if self.name in self._services.doubtful:
-                return None  # a delete of our own may have come through of which nobody knows
-            if self._services.shared and not await self._is_older(known):
-                number = head.mid if head is not None and head.mid != known.mid else await self._next_row()
-                if number == 0 or number > known.mid:
-                    return None
-            found = NOTHING
-        self._services.acknowledged_lost += 1
-        logger.error("the store has less of a memory than it had acknowledged: %s, not %s", found, known)
-        return AcknowledgedDataLostError(self.name.id, self.name.namespace, known, found)
-
-    async def _is_older(self, known: Version) -> bool:
-        """Tell whether a row is older than all that the store has, which is then another server's, or was made anew."""
-        try:
-            return known.mid < await self._services.reader.run(_first_row)
-        except StoreError:
-            return False
-
-    async def _next_row(self) -> int:
-        """Return the number that a new row of this name gets, by making one for a moment; 0: it can't be told."""
-        mark, commit = os.urandom(16), self._services.committer.commit
-        probe = Slice(self.name, 0, 0, (), lease=Lease(mark, _PROBE_LEASE))
-        outcome = await commit(probe)
-        if not isinstance(outcome, Committed):
-            return 0
-        await commit(replace(probe, mid=outcome.mid, turn_id=mark, lease=Lease(mark, 0.0)))
-        return outcome.mid
 
     # Committing
 
@@ -429,7 +381,3 @@ def replayed(name: MemoryName, key: Key | None, stored: StoredReceipt) -> Receip
         f"memory {name.id!r} (namespace {name.namespace!r}): this idempotency key was used for other content; use a "
         "new key for a new request"
     )
-
-
-def _first_row(store: Store) -> int:
-    return store.first_row()

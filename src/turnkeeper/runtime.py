@@ -18,7 +18,7 @@ from anyio.lowlevel import checkpoint
 
 from turnkeeper.actor import Actor
 from turnkeeper.admission import Admission
-from turnkeeper.committer import Committer, Reader
+from turnkeeper.committer import Committer
 from turnkeeper.compaction import Compactor
 from turnkeeper.config import Settings
 from turnkeeper.errors import (
@@ -31,6 +31,7 @@ from turnkeeper.errors import (
 from turnkeeper.log import StoredReceipt
 from turnkeeper.names import MemoryName
 from turnkeeper.notices import Notices
+from turnkeeper.reader import Reader
 from turnkeeper.requests import CLOSE_TURN, READ, READING, Request
 from turnkeeper.residency import Residency
 from turnkeeper.retention import Keeper

@@ -11,9 +11,10 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from turnkeeper.admission import Admission
-from turnkeeper.committer import Committer, Reader
+from turnkeeper.committer import Committer
 from turnkeeper.config import Settings
 from turnkeeper.names import MemoryName
+from turnkeeper.reader import Reader
 from turnkeeper.requests import Request
 from turnkeeper.state import Log
 

@@ -10,9 +10,9 @@ from typing import Final, TypeVar
 
 import anyio
 
-from turnkeeper.committer import wrapped
 from turnkeeper.config import Settings
 from turnkeeper.errors import StoreError, StoreUnavailableError
+from turnkeeper.gathering import wrapped
 from turnkeeper.lane import Job, Lane, LaneTimeoutError
 from turnkeeper.log import Slice
 from turnkeeper.stores import Reseal, Store

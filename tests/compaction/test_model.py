@@ -16,7 +16,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import turnkeeper
-from turnkeeper import ChatMemory, Message, TurnWindow, Window, committer
+from turnkeeper import ChatMemory, Message, TurnWindow, Window, reader
 from turnkeeper import state as state_module
 from turnkeeper.log import UNDO
 from turnkeeper.names import memory_name
@@ -56,7 +56,7 @@ _steps = histories(
 @pytest.fixture(autouse=True, scope="module")
 def _small_steps() -> Iterator[None]:
     """Load as few entries as can be, and let messages leave RAM at once: histories in here are short."""
-    with patch.object(state_module, "_SLACK", 0), patch.object(committer, "_FEWEST", 1):
+    with patch.object(state_module, "_SLACK", 0), patch.object(reader, "_FEWEST", 1):
         yield
 
 

@@ -20,7 +20,7 @@ from turnkeeper import (
     Unbounded,
     Window,
     WindowOverflowError,
-    committer,
+    reader,
 )
 from turnkeeper.testing import unload
 from windows.saying import Lengths, answer, spoken, system, user
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(autouse=True, scope="module")
 def _small_loads() -> Iterator[None]:
     """Load as few entries as can be: histories in here are short."""
-    with patch.object(committer, "_FEWEST", 1):
+    with patch.object(reader, "_FEWEST", 1):
         yield
 
 

@@ -18,8 +18,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from history.model import RefusedError, Story, version_of
-from turnkeeper import HistoryPrunedError, TurnkeeperError, TurnWindow, Version, Window, committer, earlier, past
+from turnkeeper import HistoryPrunedError, TurnkeeperError, TurnWindow, Version, Window, earlier, past, reader
 from turnkeeper import state as state_module
+from turnkeeper.applying import apply
 from turnkeeper.compactable import Compactable
 from turnkeeper.earlier import copied_entries, log_at
 from turnkeeper.folding import extend
@@ -27,7 +28,7 @@ from turnkeeper.history import first_kept
 from turnkeeper.log import ADD, CLEAR, COMPACT, FORK, SET, Committed, Details, LoadQuery, Removed
 from turnkeeper.messages import encode_messages, restore_message
 from turnkeeper.names import MemoryName
-from turnkeeper.plan import EVERYTHING, apply
+from turnkeeper.plan import EVERYTHING
 from turnkeeper.requests import FORK_OFF, LOOK_BACK, PRUNE, Request
 from turnkeeper.state import Log
 from turnkeeper.stores import InMemoryStore, SQLiteStore, Store
@@ -79,7 +80,7 @@ def _small_steps() -> Iterator[None]:
     """Load as few entries as can be, look back in small steps, and let messages leave RAM at once."""
     with (
         patch.object(state_module, "_SLACK", 0),
-        patch.object(committer, "_FEWEST", 1),
+        patch.object(reader, "_FEWEST", 1),
         patch.object(earlier, "_CHUNK", 2),
     ):
         yield
@@ -148,7 +149,7 @@ class World:
 
     def load(self, window: Window, limit: int | None) -> Log:
         """Read as much as a window needs, as the runtime does."""
-        (fetched,) = committer._read(self.store, [committer.Fetch(self.name, None, (window, limit))])
+        (fetched,) = reader._read(self.store, [reader.Fetch(self.name, None, (window, limit))])
         assert isinstance(fetched.log, Log), fetched.log
         return fetched.log
 
@@ -347,7 +348,7 @@ class World:
 
     def tail(self, newest: int) -> Log:
         (loaded,) = self.store.load([LoadQuery(self.name, None, newest)])
-        log = committer._fetched(self.store, loaded, self.name).log
+        log = reader._fetched(self.store, loaded, self.name).log
         assert isinstance(log, Log), log
         return log
 
@@ -400,8 +401,8 @@ class World:
 
     def follow(self) -> None:
         """Read what was committed since, as another process does."""
-        fetch = committer.Fetch(self.name, self.follower.version, None, self.follower.before)
-        (fetched,) = committer._read(self.store, [fetch])
+        fetch = reader.Fetch(self.name, self.follower.version, None, self.follower.before)
+        (fetched,) = reader._read(self.store, [fetch])
         log = fetched.log if fetched.log is not None else extend(self.follower, fetched.loaded, self.name)
         assert isinstance(log, Log), log
         self.follower = log

@@ -21,8 +21,8 @@ from turnkeeper import (
     TurnWindow,
     Unbounded,
     Version,
-    committer,
     open_sync_runtime,
+    reader,
     retention,
 )
 from turnkeeper import state as state_module
@@ -39,7 +39,7 @@ def _small_steps() -> Iterator[None]:
     """Let messages leave RAM at once, load as little as can be, prune entry by entry or nearly so."""
     with (
         patch.object(state_module, "_SLACK", 0),
-        patch.object(committer, "_FEWEST", 1),
+        patch.object(reader, "_FEWEST", 1),
         patch.object(retention, "_STEP", 2),
         patch.object(retention, "_NEWEST", 2),
         patch.object(retention, "_SHARE", 0),
@@ -164,7 +164,7 @@ class World:
         self.shown[log.version] = [log.view(window, window.limit("m")) for window in WINDOWS]
 
     async def loaded(self) -> Log:
-        fetched = await self.core._reader.load(committer.Fetch(MemoryName("", "m"), None, (Unbounded(), None)))
+        fetched = await self.core._reader.load(reader.Fetch(MemoryName("", "m"), None, (Unbounded(), None)))
         assert isinstance(fetched.log, Log)
         return fetched.log
 

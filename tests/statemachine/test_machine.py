@@ -19,7 +19,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from statemachine.logmachine import LogMachine
 from support.backends import OPTIONS
 from support.stores import STORES
-from turnkeeper import committer, compaction, retention, state
+from turnkeeper import committer, compaction, reader, retention, state
 
 WITHOUT_EXPLAINING = tuple(phase for phase in Phase if phase is not Phase.explain)
 
@@ -49,7 +49,7 @@ def without_waiting(patch: pytest.MonkeyPatch) -> None:
     """Ask again as often as ever what was out of reach or failed, without the real time between; let messages go."""
     patch.setattr(committer, "_SETTLE_WAITS", (0.0, 0.0, 0.0, 0.0))
     patch.setattr(compaction, "_FIRST_BACKOFF", 0.0)
-    patch.setattr(committer, "_FEWEST", 1)
+    patch.setattr(reader, "_FEWEST", 1)
     patch.setattr(state, "_SLACK", 0)
     patch.setattr(retention, "_SHARE", 0)
 

@@ -17,7 +17,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import turnkeeper
-from turnkeeper import MessageWindow, TurnWindow, Window, WindowOverflowError, committer
+from turnkeeper import MessageWindow, TurnWindow, Window, WindowOverflowError, reader
 from turnkeeper import state as state_module
 from turnkeeper.stores import InMemoryStore, SQLiteStore, Store
 from turnkeeper.testing import unload
@@ -48,7 +48,7 @@ def _small_steps() -> Iterator[None]:
     """Load as few entries as can be, and let messages leave RAM at once: histories in here are short."""
     with (
         patch.object(state_module, "_SLACK", 0),
-        patch.object(committer, "_FEWEST", 1),
+        patch.object(reader, "_FEWEST", 1),
         patch.object(limited, "_FEWEST", 1),
     ):
         yield

@@ -253,6 +253,7 @@ _COMMITTED: Final = (
     "LEFT JOIN entry e ON e.mid = h.mid AND e.version = %s WHERE h.namespace = %s AND h.id = %s"
 )
 _HOLDER: Final = "SELECT mid, updated_at, turn_id FROM head WHERE namespace = %s AND id = %s"
+_NO_ROW: Final = (0, 0, None, 0)
 _LEFT: Final = "SELECT 1 FROM entry WHERE mid = %s AND version < %s AND version NOT IN (%s, %s) LIMIT 1"
 
 
@@ -264,9 +265,10 @@ def settle(connection: Connection, slice_: Slice) -> Outcome | None:
     if not slice_.entries:
         if slice_.meta is not None or slice_.prune:
             return _settle_change(connection, slice_)
-        return deciding.settled_lease(slice_, *(connection.execute(_HOLDER, slice_.name).fetchone() or (0, 0, None)))
-    row = connection.execute(_COMMITTED, (slice_.expected + 1, *slice_.name)).fetchone()
-    return deciding.settled_entries(slice_, *(row or (0, 0, None, 0)))
+        holder: tuple[Any, ...] = connection.execute(_HOLDER, slice_.name).fetchone() or (0, 0, None)
+        return deciding.settled_lease(slice_, *holder)
+    found: tuple[Any, ...] = connection.execute(_COMMITTED, (slice_.expected + 1, *slice_.name)).fetchone() or _NO_ROW
+    return deciding.settled_entries(slice_, *found)
 
 
 def _settle_change(connection: Connection, slice_: Slice) -> Outcome | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import Final
+from typing import Any, Final
 
 from turnkeeper.log import (
     Committed,
@@ -40,6 +40,7 @@ _COMMITTED: Final = (
     "LEFT JOIN entry ON entry.mid = head.mid AND entry.version = ? WHERE head.namespace = ? AND head.id = ?"
 )
 _HOLDER: Final = "SELECT mid, updated_at, turn_id FROM head WHERE namespace = ? AND id = ?"
+_NO_ROW: Final = (0, 0, None, 0)
 _LEFT: Final = "SELECT 1 FROM entry WHERE mid = ? AND version < ? AND version NOT IN (?, ?) LIMIT 1"
 _EXPIRED: Final = (
     "SELECT namespace, id FROM head WHERE expires_at > 0 AND expires_at <= ? ORDER BY expires_at, mid LIMIT ?"
@@ -147,14 +148,15 @@ def changes(connection: sqlite3.Connection, after: Cursor | None, limit: int) ->
 def settle(connection: sqlite3.Connection, slice_: Slice) -> Outcome | None:
     """Tell whether a slice was committed; see `Store.settle`."""
     if slice_.delete:
-        found = connection.execute("SELECT 1 FROM head WHERE mid = ?", (slice_.mid,)).fetchone()
-        return Committed(slice_.mid, 0) if found is None else None
+        there = connection.execute("SELECT 1 FROM head WHERE mid = ?", (slice_.mid,)).fetchone()
+        return Committed(slice_.mid, 0) if there is None else None
     if not slice_.entries:
         if slice_.meta is not None or slice_.prune:
             return _settle_change(connection, slice_)
-        return deciding.settled_lease(slice_, *(connection.execute(_HOLDER, slice_.name).fetchone() or (0, 0, None)))
-    row = connection.execute(_COMMITTED, (slice_.expected + 1, *slice_.name)).fetchone()
-    return deciding.settled_entries(slice_, *(row or (0, 0, None, 0)))
+        holder: tuple[Any, ...] = connection.execute(_HOLDER, slice_.name).fetchone() or (0, 0, None)
+        return deciding.settled_lease(slice_, *holder)
+    found: tuple[Any, ...] = connection.execute(_COMMITTED, (slice_.expected + 1, *slice_.name)).fetchone() or _NO_ROW
+    return deciding.settled_entries(slice_, *found)
 
 
 def _settle_change(connection: sqlite3.Connection, slice_: Slice) -> Outcome | None:
