@@ -20,25 +20,12 @@ import turnkeeper.committer
 from turnkeeper import Runtime, TurnkeeperError, open_runtime
 from turnkeeper.stores import InMemoryStore, SQLiteStore, Store
 from turnkeeper.testing import FaultStore, History, Recorder, SyncRecorder, unload
+from turnkeeper.testing.suite.histories import start
 
 pytestmark = pytest.mark.anyio
 
 SENDERS = 6
 TURNS = 6
-
-
-def act(recorder: Any, sender: Any, token: str, seen: dict[Any, Any], chance: Random) -> Any:
-    """Start one random operation of a sender on a recorder, async or blocking."""
-    kind = chance.choices(["add", "batch", "set", "swap", "clear", "delete", "messages"], [30, 10, 8, 8, 4, 3, 30])[0]
-    if kind == "add":
-        return recorder.add(sender, [token])
-    if kind == "batch":
-        return recorder.add(sender, [f"{token}a", f"{token}b", f"{token}c"])
-    if kind == "set":
-        return recorder.set(sender, [token])
-    if kind == "swap" and sender in seen:
-        return recorder.set(sender, [token], if_version=seen[sender])
-    return getattr(recorder, kind if kind in ("clear", "delete") else "messages")(sender)
 
 
 def sender_thread(runtime: Runtime, memory_id: str, history: History, sender: int, seed: str) -> None:
@@ -47,7 +34,7 @@ def sender_thread(runtime: Runtime, memory_id: str, history: History, sender: in
     seen: dict[Any, Any] = {}
     for turn in range(TURNS):
         with contextlib.suppress(TurnkeeperError):
-            answer = act(recorder, sender, f"{sender}.{turn}", seen, chance)
+            answer = start(recorder, sender, f"{sender}.{turn}", seen, chance)
             if hasattr(answer, "version"):
                 seen[sender] = answer.version
 
@@ -69,7 +56,7 @@ async def sender_task(
         for _ in range(chance.randrange(3)):
             await anyio.lowlevel.checkpoint()
         try:
-            answer = await cancel(act(recorder, sender, f"{sender}.{turn}", seen, chance), chance)
+            answer = await cancel(start(recorder, sender, f"{sender}.{turn}", seen, chance), chance)
         except TurnkeeperError:
             continue
         if hasattr(answer, "version"):

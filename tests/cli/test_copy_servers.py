@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support import postgres_server, valkey_server
+from support.server_places import server_place
 from support.whole_stores import scribble, whole
 from turnkeeper import open_sync_runtime
 from turnkeeper.cli import copy_reading, copy_running
@@ -26,23 +27,15 @@ _numbers = itertools.count()
 @pytest.fixture
 def make_url(tmp_path: Path) -> Iterator[MakeURL]:
     """Return a maker of URLs of stores that nobody has used."""
-    made: list[tuple[str, str]] = []
+    with ExitStack() as places:
 
-    def make(kind: str) -> str:
-        place = f"copied{next(_numbers)}"
-        if kind == "sqlite":
-            return f"sqlite:///{tmp_path}/{place}.db"
-        server = postgres_server.server_url() if kind == "postgres" else valkey_server.server_url()
-        made.append((kind, place))
-        option = "schema" if kind == "postgres" else "prefix"
-        return f"{server}{'&' if '?' in server else '?'}{option}={place}"
+        def make(kind: str) -> str:
+            place = f"copied{next(_numbers)}"
+            if kind == "sqlite":
+                return f"sqlite:///{tmp_path}/{place}.db"
+            return places.enter_context(server_place(kind, place))
 
-    yield make
-    for kind, place in made:
-        if kind == "postgres":
-            postgres_server.drop_schema(postgres_server.server_url(), place)
-        else:
-            valkey_server.drop_prefix(valkey_server.server_url(), place)
+        yield make
 
 
 @pytest.fixture(params=PAIRS, ids="-to-".join)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support import postgres_server, valkey_server
+from support.server_places import KINDS, server_place
 from turnkeeper import open_sync_runtime
 from turnkeeper.stores import EncryptedStore, Keyring, store_from_url
 
@@ -19,17 +19,11 @@ PLACE = "looked_at"
 KEY = b"k" * 32
 
 
-@pytest.fixture(params=["postgres", "redis"])
+@pytest.fixture(params=KINDS)
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
     """Return the URL of a place on a server that nobody has used."""
-    if request.param == "postgres":
-        server, option = postgres_server.server_url(), "schema"
-        drop: Callable[[str, str], Any] = postgres_server.drop_schema
-    else:
-        server, option, drop = valkey_server.server_url(), "prefix", valkey_server.drop_prefix
-    drop(server, PLACE)
-    yield f"{server}{'&' if '?' in server else '?'}{option}={PLACE}"
-    drop(server, PLACE)
+    with server_place(request.param, PLACE) as url:
+        yield url
 
 
 def test_a_store_of_plain_memories_is_healthy(invoke: Invoke, url: str) -> None:

@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Final
 
 import pytest
 
-from servers.process import ServerProcess
 from servers.servers import Server
 from support.proxy import Proxy, Upstream
 from turnkeeper.stores import Store
@@ -54,7 +53,7 @@ class PostgresServer(Server):
             utils.ensure_prefix_permissions(self._bin)
             shutil.chown(folder, self._user)
             folder.chmod(0o755)
-        self._process = ServerProcess()
+        super().__init__()
         self._run("initdb", "-A", "trust", "-U", "postgres", "-E", "utf8", "-N", "-D", str(folder / "data"))
         self.start()
         self.small: bool = small and self._mount()
@@ -91,19 +90,6 @@ class PostgresServer(Server):
 
     def stop(self) -> None:
         self._process.end(signal.SIGINT)  # "fast": whoever is connected is cut off
-
-    def kill(self) -> None:
-        self._process.kill()
-
-    def freeze(self) -> None:
-        self._process.freeze()
-
-    def thaw(self) -> None:
-        self._process.thaw()
-
-    @property
-    def running(self) -> bool:
-        return self._process.running
 
     def close(self) -> None:
         if self._process.running:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar
 
+from servers.process import ServerProcess
 from support.proxy import Proxy, Upstream
 from turnkeeper.stores import Store
 
@@ -16,6 +17,9 @@ class Server(ABC):
     """One server of the tests' own, with data that outlive a restart."""
 
     kind: ClassVar[str]
+
+    def __init__(self) -> None:
+        self._process = ServerProcess()
 
     @property
     @abstractmethod
@@ -34,30 +38,30 @@ class Server(ABC):
     def stop(self) -> None:
         """Have it end in order, and wait for that."""
 
-    @abstractmethod
     def kill(self) -> None:
         """End it at once, without a chance to write anything."""
+        self._process.kill()
 
     @abstractmethod
     def start(self) -> None:
         """Start it on its data, and wait until it answers."""
 
-    @abstractmethod
     def freeze(self) -> None:
         """Stop all its processes where they are."""
+        self._process.freeze()
 
-    @abstractmethod
     def thaw(self) -> None:
         """Let them go on."""
+        self._process.thaw()
 
     @abstractmethod
     def close(self) -> None:
         """End it for good."""
 
     @property
-    @abstractmethod
     def running(self) -> bool:
         """Whether it was started and has not ended."""
+        return self._process.running
 
     def mend(self) -> None:
         """Have it run as at first, whatever a test that failed has left."""

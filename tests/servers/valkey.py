@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Final
 
 import pytest
 
-from servers.process import ServerProcess
 from servers.servers import Server
 from support.proxy import Proxy, Upstream
 from turnkeeper.stores import Store
@@ -44,7 +43,7 @@ class ValkeyServer(Server):
         self._binary = str(binaries.get_binary_path())
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port: int = probe.getsockname()[1]
-        self._process = ServerProcess()
+        super().__init__()
         self._client: Any = None
         self.start()
 
@@ -70,19 +69,6 @@ class ValkeyServer(Server):
 
     def stop(self) -> None:
         self._process.end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        self._process.kill()
-
-    def freeze(self) -> None:
-        self._process.freeze()
-
-    def thaw(self) -> None:
-        self._process.thaw()
-
-    @property
-    def running(self) -> bool:
-        return self._process.running
 
     def close(self) -> None:
         if self._client is not None:

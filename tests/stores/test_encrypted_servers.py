@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
-from support import postgres_server, valkey_server
+from support.server_places import KINDS, server_place
 from turnkeeper import DecryptionError, open_sync_runtime
 from turnkeeper.names import MemoryName
 from turnkeeper.rotating import rotate_store
@@ -19,18 +18,11 @@ SECRET = "nobody may read this"
 MakeStore = Callable[[], Store]
 
 
-@pytest.fixture(params=["postgres", "redis"])
+@pytest.fixture(params=KINDS)
 def make_store(request: pytest.FixtureRequest) -> Iterator[MakeStore]:
     """Return a maker of store objects on one place of a server."""
-    if request.param == "postgres":
-        server, option = postgres_server.server_url(), "schema"
-        drop: Callable[[str, str], Any] = postgres_server.drop_schema
-    else:
-        server, option, drop = valkey_server.server_url(), "prefix", valkey_server.drop_prefix
-    url = f"{server}{'&' if '?' in server else '?'}{option}={PLACE}"
-    drop(server, PLACE)
-    yield lambda: store_from_url(url)
-    drop(server, PLACE)
+    with server_place(request.param, PLACE) as url:
+        yield lambda: store_from_url(url)
 
 
 def fill(store: Store, active: str) -> None:

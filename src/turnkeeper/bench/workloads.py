@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
@@ -376,7 +376,7 @@ class Replay(Workload):
 
     def __init__(self, spec: Spec, ledger: Ledger) -> None:
         super().__init__(spec, ledger)
-        self._lines = enumerate(open(spec.transcript, encoding="utf-8"))  # noqa: SIM115 (read to its end by the clients)
+        self._lines = enumerate(_lines(spec.transcript))
 
     async def step(self, client: Client) -> bool | None:
         number, line = next(self._lines, (0, ""))
@@ -392,6 +392,11 @@ class Replay(Workload):
             await client.add(self.conversation(number), [tagged])
         self.judge(await client.subject.read(self.conversation(number)))
         return None
+
+
+def _lines(path: str) -> Iterator[str]:
+    with open(path, encoding="utf-8") as file:
+        yield from file
 
 
 _ALL: Final[tuple[type[Workload], ...]] = (
