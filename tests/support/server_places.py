@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from support import postgres_server, valkey_server
@@ -15,6 +15,7 @@ KINDS = ("postgres", "redis")
 @contextmanager
 def server_place(kind: str, name: str) -> Iterator[str]:
     """Yield the URL of an empty place on a server of this kind, and clear it away afterwards."""
+    drop: Callable[[str, str], None]
     if kind == "postgres":
         server, option, drop = postgres_server.server_url(), "schema", postgres_server.drop_schema
     else:

@@ -23,7 +23,7 @@ from turnkeeper.stores import deciding
 from turnkeeper.stores.base import Changes, Cursor, KeptReceipt, Listed
 from turnkeeper.stores.postgres_links import Connection
 from turnkeeper.stores.postgres_writing import key_bytes
-from turnkeeper.stores.ranges import end_of_prefix
+from turnkeeper.stores.ranges import listing
 
 __all__ = ["changes", "entries", "expired", "load", "names", "receipts", "receipts_of", "settle"]
 
@@ -148,31 +148,10 @@ def entries(
     return [StoredEntry(*row) for row in (reversed(rows) if newest else rows)]
 
 
-def names(
-    connection: Connection,
-    *,
-    namespace: str | None,
-    after: MemoryName | None,
-    limit: int,
-    prefix: str,
-    updated_after: int,
-) -> list[Listed]:
+def names(connection: Connection, **which: Any) -> list[Listed]:
     """List memories along the index on (namespace, id); see `Store.names`."""
-    query: LiteralString = f"SELECT h.namespace, h.id, {_ROW} FROM head h WHERE (h.namespace, h.id) > (%s, %s)"
-    values: list[str | int] = [*max(after or MemoryName("", ""), MemoryName(namespace or "", ""))]
-    if namespace is not None:
-        query += " AND h.namespace = %s"
-        values.append(namespace)
-    if prefix:
-        query += " AND h.id >= %s"
-        values.append(prefix)
-        if (end := end_of_prefix(prefix)) is not None:
-            query += " AND h.id < %s"
-            values.append(end)
-    if updated_after:
-        query += " AND h.updated_at > %s"
-        values.append(updated_after)
-    rows = connection.execute(f"{query} ORDER BY h.namespace, h.id LIMIT %s", (*values, limit))
+    rest, values = listing("%s", **which)
+    rows = connection.execute(f"SELECT h.namespace, h.id, {_ROW} FROM head h {rest}".encode(), values)
     return [Listed(MemoryName(row[0], row[1]), Head(*row[2:])) for row in rows]
 
 

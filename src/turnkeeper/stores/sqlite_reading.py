@@ -19,7 +19,7 @@ from turnkeeper.log import (
 from turnkeeper.names import MemoryName
 from turnkeeper.stores import deciding
 from turnkeeper.stores.base import Changes, Cursor, Listed
-from turnkeeper.stores.ranges import end_of_prefix
+from turnkeeper.stores.ranges import listing
 
 __all__ = ["changes", "expired", "list_names", "load", "page", "row_of", "settle"]
 
@@ -34,7 +34,6 @@ _PAGE: Final = (
     "ORDER BY version {} LIMIT ?"
 )
 _NO_BOUND: Final = 2**63 - 1
-_LIST: Final = f"SELECT namespace, id, {_ROW} FROM head WHERE (namespace, id) > (?, ?)"
 _COMMITTED: Final = (
     "SELECT head.mid, head.version, entry.entry_id, entry.at FROM head "
     "LEFT JOIN entry ON entry.mid = head.mid AND entry.version = ? WHERE head.namespace = ? AND head.id = ?"
@@ -103,31 +102,10 @@ def page(
     return [StoredEntry(*row) for row in (reversed(rows) if newest else rows)]
 
 
-def list_names(
-    connection: sqlite3.Connection,
-    *,
-    namespace: str | None,
-    after: MemoryName | None,
-    limit: int,
-    prefix: str,
-    updated_after: int,
-) -> list[Listed]:
+def list_names(connection: sqlite3.Connection, **which: Any) -> list[Listed]:
     """List memories along the index on (namespace, id); see `Store.names`."""
-    query = _LIST
-    values: list[str | int] = [*max(after or MemoryName("", ""), MemoryName(namespace or "", ""))]
-    if namespace is not None:
-        query += " AND namespace = ?"
-        values.append(namespace)
-    if prefix:
-        query += " AND id >= ?"
-        values.append(prefix)
-        if (end := end_of_prefix(prefix)) is not None:
-            query += " AND id < ?"
-            values.append(end)
-    if updated_after:
-        query += " AND updated_at > ?"
-        values.append(updated_after)
-    rows = connection.execute(f"{query} ORDER BY namespace, id LIMIT ?", (*values, limit))
+    rest, values = listing("?", **which)
+    rows = connection.execute(f"SELECT namespace, id, {_ROW} FROM head {rest}", values)
     return [Listed(MemoryName(row[0], row[1]), Head(*row[2:])) for row in rows]
 
 

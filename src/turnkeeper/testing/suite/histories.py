@@ -26,8 +26,8 @@ SENDERS = 5
 CALLS = 5
 
 
-def start(recorder: Recorder, sender: int, token: str, seen: dict[int, Any], chance: Random) -> Any:
-    """Start one random call."""
+def start(recorder: Any, sender: Any, token: str, seen: dict[Any, Any], chance: Random) -> Any:
+    """Start one random call of a sender on a recorder, async or blocking."""
     kind = chance.choices(["add", "batch", "set", "swap", "clear", "delete", "messages"], [30, 10, 8, 8, 4, 3, 30])[0]
     if kind == "add":
         return recorder.add(sender, [token])
