@@ -37,17 +37,17 @@ class Row:
     )
 
     def __init__(self, mid: int, created_at: int) -> None:
-        self.mid = mid
-        self.base = 0
-        self.system = 0
-        self.created_at = created_at
-        self.updated_at = created_at
-        self.expires_at = 0
-        self.meta_version = 0
+        self.mid: int = mid
+        self.base: int = 0
+        self.system: int = 0
+        self.created_at: int = created_at
+        self.updated_at: int = created_at
+        self.expires_at: int = 0
+        self.meta_version: int = 0
         self.meta: bytes | None = None
         self.entries: list[Entry] = []
         self.times: list[int] = []
-        self.pruned = 0  # entries removed before those held
+        self.pruned: int = 0  # entries removed before those held
         self.kept: tuple[StoredEntry, ...] = ()  # of the removed ones, those that the state needs
 
     @property
